@@ -1,0 +1,8 @@
+"""Deep metric learning for image retrieval on classes never seen in training."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("winnow-dml")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"

@@ -1,0 +1,135 @@
+r"""Generalized Sum Pooling: keep the local features that lie near learned prototypes, drop the clutter.
+
+The smoothed partial-transport problem (P2) of the documents moves a share $\mu$ of the features' uniform mass to the
+prototypes at least cost. Its solution has one scalar unknown per image, solved for in
+[`soft_selection`][winnow.functional.soft_selection]. With $l_j = \log\sum_i e^{-\varepsilon c_{ij}}$ and
+$a_{ij} = \operatorname{softmax}_i(-\varepsilon c_{ij})$,
+
+$$p_j = \frac{\sigma(\tau + l_j)}{n \mu}, \qquad z_i = \sum_j p_j a_{ij}, \qquad g = \sum_j p_j f_j.$$
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from winnow.functional.distances import clip_norm, pairwise_distance
+from winnow.functional.selection import soft_selection
+
+
+class Pooled(NamedTuple):
+    """What a pooling makes of a batch of feature sets.
+
+    Attributes:
+        pooled: (B, d) one vector per image.
+        weights: (B, n) share of each local feature, summing to one; None where a pooling has none.
+        attributes: (B, m) share of each prototype, summing to one; None where a pooling has no prototypes.
+    """
+
+    pooled: Tensor
+    weights: Tensor | None
+    attributes: Tensor | None
+
+
+class GSPOutput(NamedTuple):
+    """The result of [`gsp`][winnow.functional.gsp]: (B, d) pooled, (B, n) weights, (B, m) attributes."""
+
+    pooled: Tensor
+    weights: Tensor
+    attributes: Tensor
+
+
+class TransportWeights(NamedTuple):
+    """The result of [`gsp_weights`][winnow.functional.gsp_weights]: (B, n) weights and (B, m) attributes."""
+
+    weights: Tensor
+    attributes: Tensor
+
+
+def gsp_weights(
+    costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Tensor | None = None
+) -> TransportWeights:
+    r"""Solve the smoothed partial transport of features to prototypes for given costs.
+
+    $$\min_{\rho, \pi \ge 0} \sum_{ij} c_{ij}\pi_{ij}
+      + \tfrac1\varepsilon\Big(\sum_{ij}\pi_{ij}\log\pi_{ij} + \sum_j \rho_j\log\rho_j\Big)
+      \quad\text{s.t.}\quad \rho_j + \sum_i\pi_{ij} = \tfrac1n,\; \sum_{ij}\pi_{ij} = \mu$$
+
+    The weights are $p_j = (1/n - \rho_j)/\mu$ and the attributes $z_i = \sum_j \pi_{ij} / \mu$ (Eqs. 4.1 and 4.3 of
+    "Generalized Sum Pooling for Metric Learning"). Limits: mu = 1 or eps = 0 gives uniform weights, eps to infinity
+    the nearest mu n features.
+
+    Args:
+        costs: (B, m, n), from prototype i to feature j.
+        mu: Share of the mass to transport, in (0, 1]; a number, a scalar tensor, or one value per image.
+        eps: Sharpness, at least 0; the inverse of the entropy's weight.
+        mask: (B, n) bool, true for the features that count; default all.
+
+    Returns:
+        (B, n) weights and (B, m) attributes, each row summing to one.
+    """
+    if not isinstance(eps, Tensor) and eps < 0:
+        raise ValueError(f"the sharpness eps must not be negative, got {eps}")
+    affinity = -eps * costs
+    weights = soft_selection(affinity.logsumexp(dim=1), mu, mask)
+    attributes = (affinity.softmax(dim=1) @ weights[:, :, None]).squeeze(-1)
+    return TransportWeights(weights, attributes)
+
+
+def gsp(
+    features: Tensor,
+    prototypes: Tensor,
+    mu: Tensor | float,
+    eps: Tensor | float,
+    mask: Tensor | None = None,
+) -> GSPOutput:
+    r"""Pool features by Generalized Sum Pooling.
+
+    $$g = \sum_j p_j f_j, \qquad p = \text{weights of the transport with }
+      c_{ij} = \lVert \bar w_i - \bar f_j \rVert_2,\; \bar u = u / \max(1, \lVert u \rVert_2)$$
+
+    Differentiable in features, prototypes, mu and eps. Half-precision input is computed in float32; the pooled
+    vector comes back in the features' dtype, weights and attributes in float32.
+
+    Reference: Gürbüz, Can and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.
+
+    Args:
+        features: (B, n, d) local features.
+        prototypes: (m, d).
+        mu: Share of the features to keep, in (0, 1]; a number, a scalar tensor, or one value per image.
+        eps: Sharpness of the selection, at least 0.
+        mask: (B, n) bool, true for real features, false for padding; what stands at masked places is never read.
+
+    Returns:
+        pooled (B, d), weights (B, n) and attributes (B, m).
+
+    Raises:
+        ValueError: for shapes that do not fit, or mu or eps out of range.
+        DataError: if all features of an image are masked.
+    """
+    _check_shapes(features, prototypes, mask)
+    dtype = features.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    with torch.autocast(features.device.type, enabled=False):
+        f, w = features.to(wide), prototypes.to(wide)
+        if mask is not None:
+            f = torch.where(mask[..., None], f, 0.0)
+        costs = pairwise_distance(clip_norm(f), clip_norm(w)).mT
+        weights, attributes = gsp_weights(costs, mu, eps, mask)
+        pooled = (weights[:, None, :] @ f).squeeze(1)
+    return GSPOutput(pooled.to(dtype), weights, attributes)
+
+
+def _check_shapes(features: Tensor, prototypes: Tensor, mask: Tensor | None) -> None:
+    if features.dim() != 3:
+        raise ValueError(f"features must be (B, n, d), got {tuple(features.shape)}")
+    if prototypes.dim() != 2 or prototypes.shape[1] != features.shape[2]:
+        wanted = f"(m, {features.shape[2]})"
+        raise ValueError(f"prototypes must be {wanted} to fit the features, got {tuple(prototypes.shape)}")
+    if mask is not None and (mask.shape != features.shape[:2] or mask.dtype != torch.bool):
+        raise ValueError(
+            f"mask must be bool {tuple(features.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}; "
+            "true marks the features that count"
+        )
