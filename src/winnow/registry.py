@@ -98,7 +98,7 @@ class Registry(Generic[T]):
 def parameters(part: type) -> list[Parameter]:
     """Return the keyword-only constructor arguments of a class, with the meanings in its docstring."""
     signature = inspect.signature(part)
-    hints = get_type_hints(part.__init__)
+    hints = get_type_hints(part.__init__)  # type: ignore[misc]
     meanings = argument_docs(part)
     return [
         Parameter(p.name, hints.get(p.name, Any), p.default, meanings.get(p.name, ""))

@@ -16,7 +16,7 @@ def clip_norm(vectors: Tensor) -> Tensor:
     Args:
         vectors: (..., d).
     """
-    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     return vectors / length.clamp(min=1.0)
 
 

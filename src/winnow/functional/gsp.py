@@ -48,9 +48,7 @@ class TransportWeights(NamedTuple):
     attributes: Tensor
 
 
-def gsp_weights(
-    costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Tensor | None = None
-) -> TransportWeights:
+def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Tensor | None = None) -> TransportWeights:
     r"""Solve the smoothed partial transport of features to prototypes for given costs.
 
     $$\min_{\rho, \pi \ge 0} \sum_{ij} c_{ij}\pi_{ij}

@@ -51,5 +51,5 @@ def covering_radius(points: Tensor, centres: Tensor, chunk: int = 4096) -> Tenso
     """
     if len(points) == 0 or len(centres) == 0:
         raise ValueError("a covering radius needs at least one point and one centre")
-    worst = [torch.cdist(part, centres).amin(dim=1).amax() for part in points.split(chunk)]
+    worst = [torch.cdist(part, centres).amin(dim=1).amax() for part in torch.split(points, chunk)]
     return torch.stack(worst).amax()

@@ -37,7 +37,8 @@ def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor) -> Tensor:
         (B, 1) thresholds tau, without gradient.
     """
     if torch.compiler.is_compiling():
-        return _threshold_op(scores, share, mask)
+        tau: Tensor = _threshold_op(scores, share, mask)
+        return tau
     return _solve(scores, share, mask)
 
 
