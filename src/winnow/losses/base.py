@@ -1,0 +1,55 @@
+"""What every pair loss shares: queries are compared with references, and labels say which pairs belong together."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+
+class PairLoss(nn.Module):
+    """Base of losses over pairs. A subclass writes `compare`, over unit vectors and two masks.
+
+    Where the references come from (the batch itself, proxies, a memory) is the caller's matter.
+    """
+
+    @abstractmethod
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+
+    def forward(
+        self,
+        queries: Tensor,
+        labels: Tensor,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        exclude: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss; zero, yet with a gradient to propagate, where there are no pairs.
+
+        Args:
+            queries: (Q, d) embeddings; they are normalised to unit length here, in at least float32.
+            labels: (Q,) integer class labels, any values.
+            references: (R, d) what the queries are compared with; default the queries themselves, each excluded from
+                its own comparison.
+            reference_labels: (R,).
+            exclude: (Q, R) bool, pairs that must not count, such as a query and its own copy in a memory.
+        """
+        if (references is None) != (reference_labels is None):
+            raise ValueError("references and reference_labels go together: give both or neither")
+        if references is None or reference_labels is None:
+            references, reference_labels = queries, labels
+            exclude = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+        same = labels[:, None] == reference_labels[None, :]
+        allowed = torch.ones_like(same) if exclude is None else ~exclude
+        with torch.autocast(queries.device.type, enabled=False):
+            wide = torch.promote_types(queries.dtype, torch.float32)
+            q, r = normalize(queries.to(wide), dim=1), normalize(references.to(wide), dim=1)
+            return self.compare(q, r, same & allowed, ~same & allowed)
+
+
+def mean_nonzero(terms: Tensor) -> Tensor:
+    """Average the terms that are above zero: the others are pairs already satisfied."""
+    return terms.sum() / (terms > 0).sum().clamp(min=1)

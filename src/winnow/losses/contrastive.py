@@ -1,0 +1,59 @@
+"""Contrastive losses: C1 on cosine similarity, C2 on distance with a positive margin."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from winnow.functional import pairwise_distance
+from winnow.losses.base import PairLoss, mean_nonzero
+
+
+class C1(PairLoss):
+    r"""Contrastive loss on cosine similarity, as cross-batch memory uses it.
+
+    $$L = \frac1Q \sum_q \Big( \sum_{r \in P_q} [1 - \delta - s_{qr}]_+ + \sum_{r \in N_q} [s_{qr} - m]_+ \Big),
+      \qquad \delta = 10^{-5}$$
+
+    The small $\delta$ keeps identical pairs from counting. Reference: Wang et al., "Cross-Batch Memory for Embedding
+    Learning", CVPR 2020; Hadsell, Chopra and LeCun, CVPR 2006.
+
+    Args:
+        margin: Similarity m above which a negative pair is pushed apart.
+    """
+
+    def __init__(self, *, margin: float = 0.5) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        s = queries @ references.mT
+        pull = (1 - 1e-5 - s).relu() * positives
+        push = (s - self.margin).relu() * negatives
+        return (pull.sum() + push.sum()) / max(len(queries), 1)
+
+
+class C2(PairLoss):
+    r"""Contrastive loss on Euclidean distance with a margin for positives too.
+
+    $$L = \operatorname{mean}_{+} [d_{qr} - m_+]_+ + \operatorname{mean}_{-} [m_- - d_{qr}]_+$$
+
+    over positive and negative pairs, each mean taken over the pairs whose term is above zero.
+    Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017 (with $m_\pm = \beta \mp \alpha$).
+
+    Args:
+        positive_margin: Distance below which a positive pair is near enough.
+        negative_margin: Distance above which a negative pair is far enough.
+    """
+
+    def __init__(self, *, positive_margin: float = 0.0, negative_margin: float = 0.5) -> None:
+        super().__init__()
+        self.positive_margin = positive_margin
+        self.negative_margin = negative_margin
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        d = pairwise_distance(queries, references)
+        pull = (d - self.positive_margin).relu() * positives
+        push = (self.negative_margin - d).relu() * negatives
+        return mean_nonzero(pull) + mean_nonzero(push)

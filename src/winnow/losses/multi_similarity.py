@@ -1,0 +1,40 @@
+"""Multi-similarity loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from winnow.losses.base import PairLoss
+
+
+class MultiSimilarity(PairLoss):
+    r"""Multi-similarity loss over all pairs.
+
+    $$L = \frac1Q \sum_q \Big( \tfrac1\alpha \log\big(1 + \sum_{r \in P_q} e^{-\alpha (s_{qr} - \lambda)}\big)
+        + \tfrac1\beta \log\big(1 + \sum_{r \in N_q} e^{\beta (s_{qr} - \lambda)}\big) \Big)$$
+
+    Reference: Wang et al., "Multi-Similarity Loss with General Pair Weighting", CVPR 2019 (without its mining).
+
+    Args:
+        alpha: Sharpness over positive pairs.
+        beta: Sharpness over negative pairs.
+        threshold: Similarity lambda that separates the two.
+    """
+
+    def __init__(self, *, alpha: float = 2.0, beta: float = 40.0, threshold: float = 0.5) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.threshold = alpha, beta, threshold
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        s = queries @ references.mT - self.threshold
+        pull = log_one_plus_sum_exp(-self.alpha * s, positives) / self.alpha
+        push = log_one_plus_sum_exp(self.beta * s, negatives) / self.beta
+        return (pull + push).sum() / max(len(queries), 1)
+
+
+def log_one_plus_sum_exp(values: Tensor, mask: Tensor) -> Tensor:
+    r"""Return $\log(1 + \sum_{j: \text{mask}} e^{x_{ij}})$ for each row; 0 where nothing is unmasked."""
+    return pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1)

@@ -1,0 +1,40 @@
+"""Triplet loss over all triplets, without holding them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from winnow.functional import pairwise_distance
+from winnow.losses.base import PairLoss
+
+
+class Triplet(PairLoss):
+    r"""Triplet loss over all triplets, averaged over those above zero.
+
+    $$L = \operatorname{mean}_{+} [d_{qp} - d_{qn} + m]_+, \qquad p \in P_q,\; n \in N_q$$
+
+    The Q R R terms are never formed: with a query's negatives sorted by distance, the negatives inside
+    $t = d_{qp} + m$ are a prefix of length $k$, and their terms sum to $k\,t - \sum_{i \le k} d_{(i)}$. Memory is
+    that of the distance matrix.
+
+    Reference: Schroff, Kalenichenko and Philbin, "FaceNet", CVPR 2015.
+
+    Args:
+        margin: By how much a negative must be farther than a positive.
+    """
+
+    def __init__(self, *, margin: float = 0.1) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        d = pairwise_distance(queries, references)
+        ordered = d.masked_fill(~negatives, torch.inf).sort(dim=1).values
+        # prefix[:, k] is the sum of the k smallest negative distances; places past the last negative are never used.
+        prefix = torch.nn.functional.pad(ordered.masked_fill(ordered.isinf(), 0.0).cumsum(dim=1), (1, 0))
+        reach = d + self.margin
+        k = torch.searchsorted(ordered.detach(), reach.detach().contiguous()) * positives
+        terms = k * reach - prefix.gather(1, k)
+        return terms.sum() / k.sum().clamp(min=1)

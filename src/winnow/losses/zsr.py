@@ -1,0 +1,100 @@
+"""Zero-shot regularisation: attributes learned on some classes must predict the embeddings of others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+
+def class_disjoint_halves(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Split a batch at random into two halves that share no class.
+
+    Written with fixed shapes throughout, so that it neither waits for the device nor breaks a compiled graph.
+
+    Args:
+        labels: (B,) integer labels, any values.
+
+    Returns:
+        (B,) bool, true for the first half; and how many distinct classes there are, a scalar tensor.
+    """
+    same = labels[:, None] == labels[None, :]
+    first = ~same.tril(-1).any(dim=1)  # the first sample of each class stands for it
+    draw = torch.rand(len(labels), device=labels.device)
+    representative = same.int().argmax(dim=1)
+    draw = draw[representative]  # one number per class
+    rank = ((draw[None, :] < draw[:, None]) & first[None, :]).sum(dim=1)
+    classes = first.sum()
+    return rank < classes // 2, classes
+
+
+def ridge_regression(inputs: Tensor, targets: Tensor, ridge: float) -> Tensor:
+    r"""Return $A = \arg\min_A \lVert Z A - Y \rVert^2 + \epsilon \lVert A \rVert^2$, solved in the smaller dimension.
+
+    $$A = (Z^\top Z + \epsilon I)^{-1} Z^\top Y = Z^\top (Z Z^\top + \epsilon I)^{-1} Y$$
+
+    A row of zeros in both Z and Y is as good as absent.
+
+    Args:
+        inputs: Z, (..., B, m).
+        targets: Y, (..., B, d).
+        ridge: epsilon, above 0.
+
+    Returns:
+        (..., m, d).
+    """
+    samples, width = inputs.shape[-2:]
+    if width < samples:
+        gram, right = inputs.mT @ inputs, inputs.mT @ targets
+    else:
+        gram, right = inputs @ inputs.mT, targets
+    gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    # cholesky_ex, because cholesky would wait for the device only to check what ridge > 0 guarantees.
+    solution = torch.cholesky_solve(right, torch.linalg.cholesky_ex(gram).L)
+    return solution if width < samples else inputs.mT @ solution
+
+
+class ZeroShotRegularisation(nn.Module):
+    r"""Zero-shot prediction loss on the prototypes' attributes (ZSR).
+
+    The batch is split into halves $b_1, b_2$ without a class in common. A ridge regression from attributes $z$ to the
+    learnable class embeddings $\upsilon$ is fitted on one half and must classify the other:
+
+    $$A_k = \arg\min_A \sum_{i \in b_k} \lVert A^\top z_i - \upsilon_{y_i} \rVert^2 + \epsilon \lVert A \rVert^2, \qquad
+      L = \frac1{|b|} \sum_{i \in b} -\log \operatorname{softmax}_{y_i}\big(s\, \Upsilon A_{k'}^\top z_i\big)$$
+
+    with $k'$ the half that $i$ is not in. Zero for a batch of one class, and while the pooling has no attributes yet
+    (all zero). The scale $s = 9.5$ is in the original code, not in the text, whose Eq. 4.4 also sums the two halves'
+    means where the code averages over the batch; this follows the code.
+
+    Reference: Gürbüz, Can and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.3.
+
+    Args:
+        num_classes: Number of training classes; labels must be 0 .. num_classes - 1.
+        width: Size of the class embeddings.
+        ridge: Weight epsilon of the regression's penalty.
+        scale: Factor s on the logits.
+    """
+
+    def __init__(self, num_classes: int, width: int, *, ridge: float = 0.05, scale: float = 9.5) -> None:
+        super().__init__()
+        self.ridge, self.scale = ridge, scale
+        self.class_embeddings = nn.Parameter(torch.randn(num_classes, width) * (2 / num_classes) ** 0.5)
+
+    def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss.
+
+        Args:
+            attributes: (B, m) from the pooling.
+            labels: (B,) training labels.
+        """
+        with torch.autocast(attributes.device.type, enabled=False):
+            in_first, classes = class_disjoint_halves(labels)
+            z = attributes.to(self.class_embeddings.dtype)
+            targets = self.class_embeddings[labels]
+            halves = torch.stack([in_first, ~in_first])[..., None]
+            predictors = ridge_regression(z * halves, targets * halves, self.ridge)  # (2, m, d)
+            predicted = torch.where(in_first[:, None], z @ predictors[1], z @ predictors[0])
+            logits = self.scale * predicted @ self.class_embeddings.mT
+            active = (classes >= 2) & (z != 0).any()
+            return cross_entropy(logits, labels) * active

@@ -1,0 +1,18 @@
+"""Poolings: from local features to one vector per image. Each is one file and one line in `POOLINGS`."""
+
+from winnow.pooling.average import GAP
+from winnow.pooling.base import Pooling
+from winnow.pooling.gsp import GSP
+from winnow.pooling.maximum import GMP
+from winnow.registry import Registry
+
+POOLINGS: Registry[Pooling] = Registry(
+    "pooling",
+    {
+        "gap": GAP,
+        "gmp": GMP,
+        "gsp": GSP,
+    },
+)
+
+__all__ = ["GAP", "GMP", "GSP", "POOLINGS", "Pooling"]
