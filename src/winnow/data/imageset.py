@@ -58,9 +58,7 @@ class ImageSet(ABC):
 class Subset(ImageSet):
     """Some images of another set, with labels of their own."""
 
-    def __init__(
-        self, parent: ImageSet, indices: Sequence[int], labels: Labels, class_names: tuple[str, ...]
-    ) -> None:
+    def __init__(self, parent: ImageSet, indices: Sequence[int], labels: Labels, class_names: tuple[str, ...]) -> None:
         self.parent = parent
         self.indices = np.asarray(indices, dtype=np.int64)
         self.labels = labels
@@ -81,8 +79,12 @@ class Subset(ImageSet):
 
 @dataclass(frozen=True)
 class Splits:
-    """Training, validation and test images whose classes are disjoint; `test` is None where classes are too few."""
+    """Training, validation and test images whose classes are disjoint; `test` is None where classes are too few.
+
+    `notes` are sentences for the user about what was left out on the way.
+    """
 
     train: ImageSet
     val: ImageSet
     test: ImageSet | None
+    notes: tuple[str, ...] = ()

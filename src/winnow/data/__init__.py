@@ -1,0 +1,40 @@
+"""Image sets, splits, sampling, decoding and crops."""
+
+from winnow.data.augment import Crops, Transform
+from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
+from winnow.data.fileset import FileSet
+from winnow.data.folder import read_folder
+from winnow.data.images import IMAGE_SUFFIXES, UnreadableImageError, read_image
+from winnow.data.imageset import ImageSet, Labels, Splits, Subset
+from winnow.data.ragged import Ragged
+from winnow.data.resize import resize_short
+from winnow.data.sampler import MPerClassSampler
+from winnow.data.splits import load_images, load_splits, split_by_class
+from winnow.data.store import ImageStore
+from winnow.data.table import read_table
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "Crops",
+    "FileSet",
+    "ImageSet",
+    "ImageStore",
+    "Labels",
+    "MPerClassSampler",
+    "Ragged",
+    "Splits",
+    "Subset",
+    "Transform",
+    "UnreadableImageError",
+    "crop_batch",
+    "load_images",
+    "load_splits",
+    "random_flips",
+    "read_folder",
+    "read_image",
+    "read_table",
+    "resize_short",
+    "split_by_class",
+    "test_boxes",
+    "train_boxes",
+]

@@ -1,0 +1,84 @@
+"""From stored images to what the network is shown: random crops in training, centre crops in judging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
+from winnow.data.ragged import Ragged
+from winnow.data.store import ImageStore
+from winnow.errors import ConfigError, DataError
+
+Transform = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Crops:
+    """How stored images are cut.
+
+    Attributes:
+        resize: Short side the store must have been made with.
+        size: Height and width of the crops, or one number for both.
+        area: Smallest and largest share of the image's area a training crop takes.
+        aspect: Smallest and largest width / height of a training crop.
+        flip: Whether half of the training crops are mirrored.
+        transform: A user's own augmentation. It takes one stored image, (3, H, W) uint8, and returns (3, h, w), float
+            in [0, 1] or uint8, of the same size for every image; in training it replaces random crop and flip.
+    """
+
+    resize: int = 256
+    size: int | tuple[int, int] = 227
+    area: tuple[float, float] = (0.16, 1.0)
+    aspect: tuple[float, float] = (0.75, 4 / 3)
+    flip: bool = True
+    transform: Transform | None = None
+
+    def __post_init__(self) -> None:
+        sides = (self.size, self.size) if isinstance(self.size, int) else self.size
+        if self.resize < 1 or min(sides) < 1:
+            raise ConfigError(f"data.resize={self.resize}, data.size={self.size}: must be at least 1")
+        if not 0 < self.area[0] <= self.area[1] <= 1:
+            raise ConfigError(f"data.area={self.area}: must be two shares of the image, the smaller first")
+        if not 0 < self.aspect[0] <= self.aspect[1]:
+            raise ConfigError(f"data.aspect={self.aspect}: must be two positive numbers, the smaller first")
+
+    def train(self, store: ImageStore, indices: ArrayLike, generator: torch.Generator) -> Tensor:
+        """Return (B, 3, h, w) float32 in [0, 1]: random crops, or what the user's transform makes."""
+        batch = self._gather(store, indices)
+        if self.transform is not None:
+            return _transformed(batch, self.transform)
+        boxes = train_boxes(batch.heights, batch.widths, generator, area=self.area, aspect=self.aspect)
+        flips = random_flips(len(batch), generator) if self.flip else None
+        return crop_batch(batch, boxes, self.size, flips)
+
+    def test(self, store: ImageStore, indices: ArrayLike) -> Tensor:
+        """Return (B, 3, h, w) float32 in [0, 1]: centre crops."""
+        batch = self._gather(store, indices)
+        return crop_batch(batch, test_boxes(batch.heights, batch.widths, self.size), self.size)
+
+    def _gather(self, store: ImageStore, indices: ArrayLike) -> Ragged:
+        if store.resize != self.resize:
+            raise ConfigError(f"crops of resize {self.resize} are asked of a store made with resize {store.resize}")
+        return store.gather(indices)
+
+
+def _transformed(batch: Ragged, transform: Transform) -> Tensor:
+    """Apply a transform image by image and stack what it returns."""
+    results: list[Tensor] = []
+    for image in batch.images():
+        result = transform(image)
+        if not isinstance(result, Tensor) or result.ndim != 3 or result.shape[0] != 3:
+            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise DataError(f"the transform must return a (3, height, width) tensor, not {got}")
+        if results and result.shape != results[0].shape:
+            raise DataError(
+                f"the transform must return images of one size, but returned {tuple(results[0].shape)} "
+                f"and then {tuple(result.shape)}: end it with a crop or a resize"
+            )
+        results.append(result.float().div(255) if result.dtype == torch.uint8 else result.float())
+    return torch.stack(results)
