@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from winnow.data import MPerClassSampler
+from winnow.errors import ConfigError
+
+SIZES = st.lists(st.integers(1, 9), min_size=2, max_size=12)
+
+
+def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    return np.random.default_rng(seed).permutation(labels)
+
+
+@given(sizes=SIZES, data=st.data())
+@settings(deadline=None)
+def test_layout_of_every_batch(sizes: list[int], data: st.DataObject) -> None:
+    classes = data.draw(st.integers(1, len(sizes)))
+    each = data.draw(st.integers(1, 6))
+    labels = labels_of(sizes)
+    sampler = MPerClassSampler(labels, classes, each, seed=data.draw(st.integers(0, 99)))
+    for batch in islice(sampler.iterate(), 12):
+        assert batch.shape == (classes * each,)
+        assert batch.dtype == np.int64
+        blocks = batch.reshape(classes, each)
+        found = labels[blocks]
+        assert (found == found[:, :1]).all()
+        assert len(set(found[:, 0].tolist())) == classes
+        for block, label in zip(blocks, found[:, 0], strict=True):
+            assert len(set(block.tolist())) == min(each, sizes[label])
+
+
+def test_a_batch_depends_on_seed_and_step_alone() -> None:
+    labels = labels_of([3, 5, 7, 4, 6, 2])
+    straight = [b.tolist() for b in islice(MPerClassSampler(labels, 2, 3, seed=5).iterate(), 40)]
+    jumping = MPerClassSampler(labels, 2, 3, seed=5)
+    for step in np.random.default_rng(0).permutation(40).tolist():
+        assert jumping.batch(step).tolist() == straight[step]
+    resumed = MPerClassSampler(labels, 2, 3, seed=5).iterate(17)
+    assert [b.tolist() for b in islice(resumed, 5)] == straight[17:22]
+    assert [b.tolist() for b in islice(MPerClassSampler(labels, 2, 3, seed=6).iterate(), 40)] != straight
+
+
+def test_a_round_takes_every_class_once_up_to_the_remainder() -> None:
+    labels = labels_of([4] * 7)
+    sampler = MPerClassSampler(labels, 3, 2)
+    assert sampler.batches_per_round == 2
+    rounds = [np.concatenate([sampler.batch(2 * r), sampler.batch(2 * r + 1)]) for r in range(30)]
+    left_out = set()
+    for indices in rounds:
+        counts = Counter(labels[indices].tolist())
+        assert len(counts) == 6
+        assert set(counts.values()) == {2}
+        left_out |= set(range(7)) - set(counts)
+    assert left_out == set(range(7))
+
+
+def test_a_pass_shows_each_image_once() -> None:
+    labels = labels_of([6, 6, 6])
+    sampler = MPerClassSampler(labels, 3, 2)
+    for turn in range(5):
+        seen = np.concatenate([sampler.batch(3 * turn + i) for i in range(3)])
+        assert sorted(seen.tolist()) == list(range(18))
+
+
+def test_the_tail_of_a_pass_varies() -> None:
+    sampler = MPerClassSampler(np.array([0] * 5 + [1] * 5), 2, 2)
+    seen = Counter(np.concatenate([sampler.batch(step) for step in range(200)]).tolist())
+    assert set(seen) == set(range(10))
+    assert min(seen.values()) > 0.7 * max(seen.values())
+
+
+def test_labels_need_not_be_contiguous() -> None:
+    labels = np.array([9, 4, 9, 4, 7, 7])
+    batch = MPerClassSampler(labels, 3, 2).batch(0)
+    assert sorted(batch.tolist()) == list(range(6))
+    assert sorted(set(labels[batch].tolist())) == [4, 7, 9]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 6])
+def test_the_shares_of_all_ranks_make_the_batch(world_size: int) -> None:
+    labels = labels_of([3, 5, 7, 4, 6, 2, 8])
+    whole = MPerClassSampler(labels, 6, 3, seed=1)
+    ranks = [MPerClassSampler(labels, 6, 3, seed=1, rank=r, world_size=world_size) for r in range(world_size)]
+    for step in (0, 1, 5, 11):
+        blocks = whole.batch(step).reshape(6, 3)
+        shares = [rank.batch(step).reshape(-1, 3) for rank in ranks]
+        for rank, share in enumerate(shares):
+            assert share.tolist() == blocks[rank::world_size].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings_", "expected"),
+    [
+        ((4, 2), {}, "a batch of 4 classes cannot be made: there are only 3 training classes"),
+        ((3, 2), {"world_size": 2}, "3 classes per batch cannot be shared evenly by 2 processes"),
+        ((0, 2), {}, "at least 1 class"),
+        ((2, 0), {}, "at least 1 class"),
+    ],
+)
+def test_impossible_batches(arguments: tuple[int, int], settings_: dict[str, int], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        MPerClassSampler([0, 1, 2], *arguments, **settings_)

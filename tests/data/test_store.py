@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from winnow.data import ImageStore, Ragged, read_folder, resize_short
+from winnow.data import store as store_module
+from winnow.errors import ConfigError, DataError
+
+SIZES = [(9, 13), (20, 8), (1, 1), (8, 8), (40, 24), (3, 50)]
+
+
+def as_arrays(batch: Ragged) -> list[np.ndarray]:
+    return [image.permute(1, 2, 0).numpy() for image in batch.images()]
+
+
+def test_resizing_keeps_the_aspect_and_rounds_the_long_side_down() -> None:
+    sizes = {(100, 50): (16, 8), (50, 101): (8, 16), (8, 8): (8, 8), (1, 1): (8, 8), (3, 5): (8, 13)}
+    for size, expected in sizes.items():
+        assert resize_short(Image.new("RGB", size), 8).size == expected
+
+
+def test_resizing_is_pillows_antialiased_bilinear(noise) -> None:
+    image = Image.fromarray(noise(40, 60))
+    expected = image.resize((30, 20), Image.Resampling.BILINEAR)
+    assert np.array_equal(np.asarray(resize_short(image, 20)), np.asarray(expected))
+    # Every pixel of a fine chequerboard averages out; sampling without antialiasing would keep it black and white.
+    board = Image.fromarray(np.indices((64, 64)).sum(0).astype(np.uint8) % 2 * 255).convert("RGB")
+    assert np.asarray(resize_short(board, 8))[1:-1, 1:-1].std() < 3
+
+
+def test_of_a_very_long_image_the_middle_is_kept() -> None:
+    line = Image.new("RGB", (5001, 1), "black")
+    line.putpixel((2500, 0), (255, 255, 255))
+    small = np.asarray(resize_short(line, 4))
+    assert small.shape == (4, 64, 3)
+    assert abs(int(small[0, :, 0].argmax()) - 32) <= 2
+    assert resize_short(line.transpose(Image.Transpose.ROTATE_90), 4).size == (4, 64)
+
+
+@pytest.mark.parametrize("cache", ["auto", "ram", "device", "none"])
+def test_gather_equals_direct_decoding(arrays, noise, cache: str) -> None:
+    values = [noise(*size, seed) for seed, size in enumerate(SIZES)]
+    images = arrays(values, [0, 0, 1, 1, 2, 2])
+    store = ImageStore(images, resize=8, cache=cache, workers=2)
+    assert len(store) == 6
+    assert store.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert store.cache == ("ram" if cache == "auto" else cache)
+    indices = [4, 0, 2, 2, 5]
+    batch = store.gather(indices)
+    assert len(batch) == 5
+    assert batch.pixels.dtype == torch.uint8
+    assert batch.offsets.dtype == batch.heights.dtype == batch.widths.dtype == torch.int64
+    for found, index in zip(as_arrays(batch), indices, strict=True):
+        expected = np.asarray(resize_short(Image.fromarray(values[index]), 8))
+        assert np.array_equal(found, expected)
+
+
+def test_many_slabs_make_the_same_buffer(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)])
+    whole = ImageStore(images, resize=8, cache="ram").gather(range(6))
+    monkeypatch.setattr(store_module, "_SLAB_BYTES", 500)
+    pieces = ImageStore(images, resize=8, cache="ram").gather(range(6))
+    assert torch.equal(whole.pixels, pieces.pixels)
+    assert torch.equal(whole.offsets, pieces.offsets)
+
+
+def test_indices_out_of_range(arrays, noise) -> None:
+    store = ImageStore(arrays([noise(4, 4)]), resize=8)
+    for wrong in ([1], [-1]):
+        with pytest.raises(IndexError, match="within 0-0"):
+            store.gather(wrong)
+
+
+@pytest.mark.parametrize("cache", ["ram", "none"])
+def test_skipping_broken_images_is_told(tmp_path: Path, write, cache: str) -> None:
+    for name, colour in (("a/1.png", (1, 1, 1)), ("a/3.png", (3, 3, 3)), ("b/2.png", (4, 4, 4))):
+        write(name, colour=colour)
+    (tmp_path / "a/2.png").write_text("broken")
+    (tmp_path / "b/1.png").touch()
+    images = read_folder(tmp_path)
+    store = ImageStore(images, resize=4, cache=cache, on_error="skip")
+    assert store.skipped == [("a/2.png", "it is not an image Pillow knows"), ("b/1.png", "it is empty")]
+    assert store.kept.tolist() == [0, 2, 4]
+    assert store.labels.tolist() == [0, 0, 1]
+    assert [store.name(i) for i in range(len(store))] == ["a/1.png", "a/3.png", "b/2.png"]
+    assert [int(image[0, 0, 0]) for image in as_arrays(store.gather([0, 1, 2]))] == [1, 3, 4]
+
+
+def test_broken_images_raise_unless_skipped(tmp_path: Path, write) -> None:
+    write("a/1.png")
+    (tmp_path / "a/2.png").write_text("broken")
+    images = read_folder(tmp_path)
+    with pytest.raises(DataError, match=r"2\.png cannot be read"):
+        ImageStore(images, resize=4, cache="ram")
+    store = ImageStore(images, resize=4, cache="none")
+    store.gather([0])
+    with pytest.raises(DataError, match=r"2\.png cannot be read"):
+        store.gather([0, 1])
+
+
+def test_nothing_readable(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/1.png").write_text("broken")
+    with pytest.raises(DataError, match=r"none of the 1 images can be read; the first is a/1\.png"):
+        ImageStore(read_folder(tmp_path), on_error="skip")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_progress_counts_up_to_the_total(arrays, noise, workers: int) -> None:
+    calls: list[tuple[int, int]] = []
+    images = arrays([noise(4, 4, seed) for seed in range(30)])
+    ImageStore(images, resize=4, cache="ram", workers=workers, progress=lambda *call: calls.append(call))
+    assert calls == [(i + 1, 30) for i in range(30)]
+
+
+def test_auto_goes_by_the_memory_that_is_free(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = arrays([noise(8, 8, seed) for seed in range(40)])
+    bytes_needed = 40 * 8 * 8 * 3
+    for free, expected in ((2 * bytes_needed + 2, "ram"), (2 * bytes_needed, "none")):
+        monkeypatch.setattr(store_module, "free_ram", lambda free=free: free)
+        assert ImageStore(images, resize=8).cache == expected
+
+
+def test_settings_that_make_no_sense(arrays, noise) -> None:
+    images = arrays([noise(4, 4)])
+    for settings in ({"cache": "disk"}, {"on_error": "ignore"}, {"resize": 0}):
+        with pytest.raises(ConfigError, match=f"data.{next(iter(settings))}="):
+            ImageStore(images, **settings)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("cache", ["auto", "ram", "device", "none"])
+def test_gather_on_a_gpu(arrays, noise, cache: str) -> None:
+    images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)])
+    store = ImageStore(images, resize=8, cache=cache, device="cuda")
+    assert store.cache == ("device" if cache == "auto" else cache)
+    batch = store.gather([5, 0, 3])
+    assert batch.pixels.is_cuda
+    assert batch.heights.is_cuda
+    expected = ImageStore(images, resize=8, cache="ram").gather([5, 0, 3])
+    for found, image in zip(batch.images(), expected.images(), strict=True):
+        assert torch.equal(found.cpu(), image)
