@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def clip_norm(vectors: Tensor) -> Tensor:
@@ -37,6 +38,7 @@ class _Distance(torch.autograd.Function):
         return distance.to(x.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         x, y, distance = ctx.saved_tensors
         # d|x - y| / dx = (x - y) / |x - y|, and 0 where the two coincide.

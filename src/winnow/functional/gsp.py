@@ -10,6 +10,7 @@ $$p_j = \frac{\sigma(\tau + l_j)}{n \mu}, \qquad z_i = \sum_j p_j a_{ij}, \qquad
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -62,14 +63,21 @@ def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Te
     Args:
         costs: (B, m, n), from prototype i to feature j.
         mu: Share of the mass to transport, in (0, 1]; a number, a scalar tensor, or one value per image.
-        eps: Sharpness, at least 0; the inverse of the entropy's weight.
-        mask: (B, n) bool, true for the features that count; default all.
+        eps: Sharpness, at least 0; the inverse of the entropy's weight. A tensor holds one number, whose sign is not
+            checked, because to look at it would stall a GPU.
+        mask: (B, n) bool, true for the features that count; default all. Masked costs are never read.
 
     Returns:
         (B, n) weights and (B, m) attributes, each row summing to one.
     """
-    if not isinstance(eps, Tensor) and eps < 0:
-        raise ValueError(f"the sharpness eps must not be negative, got {eps}")
+    if isinstance(eps, Tensor):
+        if eps.numel() != 1:
+            raise ValueError(f"the sharpness eps must be one number, got {tuple(eps.shape)}")
+        eps = eps.reshape(())
+    elif not 0 <= eps < math.inf:
+        raise ValueError(f"the sharpness eps must be finite and not negative, got {eps}")
+    if mask is not None:
+        costs = costs.masked_fill(~mask[:, None], 0.0)
     affinity = -eps * costs
     weights = soft_selection(affinity.logsumexp(dim=1), mu, mask)
     attributes = (affinity.softmax(dim=1) @ weights[:, :, None]).squeeze(-1)
@@ -97,14 +105,14 @@ def gsp(
         features: (B, n, d) local features.
         prototypes: (m, d).
         mu: Share of the features to keep, in (0, 1]; a number, a scalar tensor, or one value per image.
-        eps: Sharpness of the selection, at least 0.
+        eps: Sharpness of the selection, at least 0; a number or a tensor with one element.
         mask: (B, n) bool, true for real features, false for padding; what stands at masked places is never read.
 
     Returns:
         pooled (B, d), weights (B, n) and attributes (B, m).
 
     Raises:
-        ValueError: for shapes that do not fit, or mu or eps out of range.
+        ValueError: for shapes that do not fit, or mu or eps out of range (a tensor eps is not checked).
         DataError: if all features of an image are masked.
     """
     _check_shapes(features, prototypes, mask)
@@ -123,8 +131,8 @@ def gsp(
 def _check_shapes(features: Tensor, prototypes: Tensor, mask: Tensor | None) -> None:
     if features.dim() != 3:
         raise ValueError(f"features must be (B, n, d), got {tuple(features.shape)}")
-    if prototypes.dim() != 2 or prototypes.shape[1] != features.shape[2]:
-        wanted = f"(m, {features.shape[2]})"
+    if prototypes.dim() != 2 or prototypes.shape[1] != features.shape[2] or len(prototypes) == 0:
+        wanted = f"(m, {features.shape[2]}), m at least 1,"
         raise ValueError(f"prototypes must be {wanted} to fit the features, got {tuple(prototypes.shape)}")
     if mask is not None and (mask.shape != features.shape[:2] or mask.dtype != torch.bool):
         raise ValueError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from winnow.functional.distances import pairwise_distance
+
 
 def greedy_k_centre(points: Tensor, k: int, centres: Tensor | None = None) -> Tensor:
     r"""Pick $k$ points so that every point is near a picked one: always the farthest from those picked so far.
@@ -24,14 +26,14 @@ def greedy_k_centre(points: Tensor, k: int, centres: Tensor | None = None) -> Te
     """
     if not 0 < k <= len(points):
         raise ValueError(f"cannot pick {k} centres out of {len(points)} points")
-    if centres is None or len(centres) == 0:
-        centres = points.new_zeros(1, points.shape[1])
     nearest = points.new_full((len(points),), torch.inf)
-    for centre in centres:
+    for centre in () if centres is None else centres:
         nearest = torch.minimum(nearest, (points - centre).square().sum(dim=1))
-    picks = []
+    free = centres is None or len(centres) == 0
+    picks: list[Tensor] = []
     for _ in range(k):
-        pick = nearest.argmax()
+        # The origin decides a free first pick and is then forgotten: as a centre it would leave all near it uncovered.
+        pick = (points.square().sum(dim=1) if free and not picks else nearest).argmax()
         picks.append(pick)
         nearest = torch.minimum(nearest, (points - points[pick]).square().sum(dim=1))
         nearest[pick] = -1.0  # never twice, also among duplicates
@@ -51,5 +53,5 @@ def covering_radius(points: Tensor, centres: Tensor, chunk: int = 4096) -> Tenso
     """
     if len(points) == 0 or len(centres) == 0:
         raise ValueError("a covering radius needs at least one point and one centre")
-    worst = [torch.cdist(part, centres).amin(dim=1).amax() for part in torch.split(points, chunk)]
+    worst = [pairwise_distance(part, centres).amin(dim=1).amax() for part in torch.split(points, chunk)]
     return torch.stack(worst).amax()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 from winnow.errors import DataError
@@ -44,9 +45,13 @@ def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _solve(scores: Tensor, share: Tensor, mask: Tensor) -> Tensor:
-    if not bool(mask.any(dim=1).all()):
-        empty = int((~mask.any(dim=1)).nonzero()[0])
-        raise DataError(f"every feature of image {empty} of the batch is masked; leave at least one unmasked")
+    empty = ~mask.any(dim=1)
+    outside = ~((share > 0) & (share <= 1)).squeeze(1)  # true also for NaN
+    if bool((empty | outside).any()):  # one question, because each costs a synchronisation on a GPU
+        if bool(outside.any()):
+            raise ValueError(f"the share mu must be in (0, 1], not {float(share[outside][0])}")
+        image = int(empty.nonzero()[0])
+        raise DataError(f"every feature of image {image} of the batch is masked; leave at least one unmasked")
     tiny = torch.finfo(scores.dtype).eps
     share = share.clamp(max=1 - tiny)  # where(share == 1) is decided by the caller
     count = mask.sum(dim=1, keepdim=True)
@@ -95,6 +100,7 @@ class _SoftSelection(torch.autograd.Function):
         return weights
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         scores, share, mask, tau, weights = ctx.saved_tensors
         grad = grads[0].masked_fill(~mask, 0.0)
@@ -118,12 +124,13 @@ def soft_selection(scores: Tensor, share: Tensor | float, mask: Tensor | None = 
     Args:
         scores: (B, n) float32 or float64.
         share: mu in (0, 1], a number or a tensor with one element, or with one for each row.
-        mask: (B, n) bool, true for the items that count; default all.
+        mask: (B, n) bool, true for the items that count; default all. Masked scores are never read.
 
     Returns:
         (B, n) weights that sum to one in each row, zero where masked.
 
     Raises:
+        ValueError: if the share is not in (0, 1], or neither one number nor one for each row.
         DataError: if a row has nothing unmasked.
     """
     rows = scores.shape[0]
@@ -131,8 +138,12 @@ def soft_selection(scores: Tensor, share: Tensor | float, mask: Tensor | None = 
         if not 0 < share <= 1:
             raise ValueError(f"the share mu must be in (0, 1], not {share}")
         share = scores.new_full((), share)
+    if share.numel() not in (1, rows):
+        raise ValueError(f"the share mu must be one number or {rows}, one per image, got {tuple(share.shape)}")
     if mask is None:
         mask = torch.ones_like(scores, dtype=torch.bool)
+    else:
+        scores = scores.masked_fill(~mask, 0.0)
     column = share.to(scores.dtype).reshape(-1, 1).expand(rows, 1)
     weights: Tensor = _SoftSelection.apply(scores, column, mask)  # type: ignore[no-untyped-call]
     return weights

@@ -1,0 +1,117 @@
+"""Greedy k-centre and the covering radius against slow loops over all pairs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from gsp_oracles import PROPERTY
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from winnow.functional import covering_radius, greedy_k_centre
+
+
+def points(most: int, least: int = 1) -> st.SearchStrategy[np.ndarray]:
+    """Small integers: ties and duplicates come up often, and squared distances are exact."""
+    shape = st.tuples(st.integers(least, most), st.integers(1, 2))
+    return hnp.arrays(np.float64, shape, elements=st.integers(-6, 6).map(float))
+
+
+def slow_greedy(points: np.ndarray, k: int, centres: np.ndarray | None) -> list[int]:
+    """Gonzalez' algorithm with every distance taken anew; ties to the lower index, no point twice."""
+    picks: list[int] = []
+    for _ in range(k):
+        chosen = [*([] if centres is None else centres), *points[picks]] or [np.zeros(points.shape[1])]
+        gaps = [-1.0 if i in picks else min(((x - c) ** 2).sum() for c in chosen) for i, x in enumerate(points)]
+        picks.append(int(np.argmax(gaps)))
+    return picks
+
+
+def slow_radius(points: np.ndarray, centres: np.ndarray) -> float:
+    return max(min(np.sqrt(((x - c) ** 2).sum()) for c in centres) for x in points)
+
+
+@PROPERTY
+@given(points(9), st.data())
+def test_greedy_equals_the_slow_loop(cloud: np.ndarray, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(cloud)))
+    elements = st.integers(-6, 6).map(float)
+    shape = st.tuples(st.integers(1, 3), st.just(cloud.shape[1]))
+    centres = data.draw(st.none() | hnp.arrays(np.float64, shape, elements=elements))
+    given_centres = None if centres is None else torch.from_numpy(centres)
+    picks = greedy_k_centre(torch.from_numpy(cloud), k, given_centres)
+    assert picks.dtype == torch.int64
+    assert picks.tolist() == slow_greedy(cloud, k, centres)
+
+
+@PROPERTY
+@given(points(9), st.data())
+def test_greedy_covers_at_most_twice_as_far_as_the_best(cloud: np.ndarray, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, min(4, len(cloud))))
+    best = min(slow_radius(cloud, cloud[list(subset)]) for subset in combinations(range(len(cloud)), k))
+    picks = greedy_k_centre(torch.from_numpy(cloud), k)
+    assert slow_radius(cloud, cloud[picks.numpy()]) <= 2 * best + 1e-12
+
+
+def test_points_near_the_origin_are_covered_too() -> None:
+    """The origin decides the first pick only; as a lasting centre it would leave the first point uncovered."""
+    cloud = torch.tensor([[0.0, 0.0], [10.0, 0.0], [10.0, 0.1]])
+    assert greedy_k_centre(cloud, 2).tolist() == [2, 0]
+
+
+@PROPERTY
+@given(points(6), st.integers(1, 3))
+def test_greedy_never_picks_twice(cloud: np.ndarray, copies: int) -> None:
+    cloud = np.tile(cloud, (copies, 1))
+    picks = greedy_k_centre(torch.from_numpy(cloud), len(cloud))
+    assert sorted(picks.tolist()) == list(range(len(cloud)))
+
+
+def test_the_first_pick_is_farthest_from_the_origin() -> None:
+    cloud = torch.tensor([[1.0, 0.0], [0.0, -3.0], [2.0, 2.0]])
+    assert greedy_k_centre(cloud, 1).tolist() == [1]
+    assert greedy_k_centre(cloud, 1, centres=torch.empty(0, 2)).tolist() == [1]
+
+
+def test_given_centres_repel() -> None:
+    cloud = torch.tensor([[0.0], [4.0], [9.0]])
+    assert greedy_k_centre(cloud, 2).tolist() == [2, 0]
+    assert greedy_k_centre(cloud, 2, centres=torch.tensor([[8.0]])).tolist() == [0, 1]
+    assert greedy_k_centre(cloud, 2, centres=torch.tensor([[0.0], [8.5]])).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("k", [0, -1, 4])
+def test_greedy_refuses_a_k_out_of_range(k: int) -> None:
+    with pytest.raises(ValueError, match=f"cannot pick {k} centres out of 3 points"):
+        greedy_k_centre(torch.zeros(3, 2), k)
+
+
+@PROPERTY
+@given(points(9), st.data())
+def test_covering_radius_equals_the_slow_loop(cloud: np.ndarray, data: st.DataObject) -> None:
+    """Also when the points come in chunks, the last of them smaller."""
+    rows = data.draw(st.lists(st.integers(0, len(cloud) - 1), min_size=1, max_size=3))
+    centres = cloud[rows] + data.draw(st.sampled_from([0.0, 0.25]))
+    for chunk in (1, 2, 4096):
+        radius = covering_radius(torch.from_numpy(cloud), torch.from_numpy(centres), chunk=chunk)
+        assert radius.shape == ()
+        np.testing.assert_allclose(radius, slow_radius(cloud, centres), rtol=1e-12, atol=1e-7)
+
+
+def test_covering_radius_keeps_small_radii_in_float32() -> None:
+    """Many points, where a distance by one float32 matrix product would be off by several times the radius."""
+    cloud = torch.randn(200, 64, generator=torch.Generator().manual_seed(0))
+    assert covering_radius(cloud, cloud) < 1e-5
+    moved = cloud + 1e-4
+    exact = (moved.double() - cloud.double()).norm(dim=1).max()
+    torch.testing.assert_close(covering_radius(cloud, moved).double(), exact, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(("n", "c"), [(0, 3), (3, 0)])
+def test_covering_radius_needs_points_and_centres(n: int, c: int) -> None:
+    with pytest.raises(ValueError, match="at least one point and one centre"):
+        covering_radius(torch.zeros(n, 2), torch.zeros(c, 2))
