@@ -18,6 +18,7 @@ from pydantic import ConfigDict, ValidationError, create_model
 from winnow.errors import ConfigError, nearest
 
 T = TypeVar("T")
+REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ class Registry(Generic[T]):
     Args:
         kind: What the parts are, as users call it ("loss", "pooling").
         parts: Name to class.
+        default: The part that is meant where none is named.
     """
 
-    def __init__(self, kind: str, parts: Mapping[str, type[T]]) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, parts: Mapping[str, type[T]], *, default: str) -> None:
+        self.kind, self.default = kind, default
         self._parts = dict(parts)
 
     def __iter__(self) -> Iterator[str]:
@@ -65,8 +67,8 @@ class Registry(Generic[T]):
             ConfigError: for an unknown part, an unknown setting (with the nearest name) or a value of the wrong type.
         """
         settings = dict(section)
-        name = settings.pop("name", None)
-        part = self[str(name)]
+        name = str(settings.pop("name", self.default))
+        part = self[name]
         known = {p.name: p for p in parameters(part)}
         for key in settings:
             if key not in known:
@@ -74,13 +76,17 @@ class Registry(Generic[T]):
                 raise ConfigError(
                     f"{self.kind} '{name}' has no setting '{key}'{nearest(key, known)}; its settings: {options}"
                 )
-        fields: dict[str, Any] = {p.name: (p.annotation, p.default) for p in known.values()}
+        fields: dict[str, Any] = {
+            p.name: (p.annotation, ... if p.default is REQUIRED else p.default) for p in known.values()
+        }
         model = create_model(f"{part.__name__}Settings", __config__=ConfigDict(extra="forbid"), **fields)
         try:
             checked = model(**settings)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "missing":
+                raise ConfigError(f"{self.kind} '{name}' needs a value for its setting '{where}'") from None
             raise ConfigError(f"{self.kind}.{where}={first['input']!r}: {first['msg'].lower()}") from None
         return {"name": name, **checked.model_dump()}
 

@@ -4,7 +4,7 @@ from winnow.data.augment import Crops, Transform
 from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
 from winnow.data.fileset import FileSet
 from winnow.data.folder import read_folder
-from winnow.data.images import IMAGE_SUFFIXES, UnreadableImageError, read_image
+from winnow.data.images import IMAGE_SUFFIXES, UnreadableImageError, read_image, upright_rgb
 from winnow.data.imageset import ImageSet, Labels, Splits, Subset
 from winnow.data.ragged import Ragged
 from winnow.data.resize import resize_short
@@ -37,4 +37,5 @@ __all__ = [
     "split_by_class",
     "test_boxes",
     "train_boxes",
+    "upright_rgb",
 ]

@@ -51,8 +51,7 @@ def read_image(path: str | Path) -> Image.Image:
         with open(path, "rb") as file:
             image = Image.open(file)
             image.load()
-            # After load(), because Pillow turns some formats (TIFF) itself then and drops the tag.
-            orientation = _orientation(image)
+            return upright_rgb(image)
     except FileNotFoundError:
         raise UnreadableImageError(path, "there is no such file") from None
     except UnidentifiedImageError:
@@ -66,11 +65,17 @@ def read_image(path: str | Path) -> Image.Image:
     except Exception as error:
         # On damaged files Pillow's decoders raise nearly anything: SyntaxError, struct.error, IndexError, ...
         raise UnreadableImageError(path, str(error) or type(error).__name__) from None
-    try:
-        pixels = _to_rgb(image)
-    except ValueError as error:
-        raise UnreadableImageError(path, str(error)) from None
-    turn = _UPRIGHT.get(orientation)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Turn a Pillow image of any kind into upright 8-bit RGB, as `read_image` does.
+
+    Raises:
+        ValueError: for pixels that are floating-point numbers.
+    """
+    image.load()  # first, because Pillow turns some formats (TIFF) itself then and drops the tag
+    turn = _UPRIGHT.get(_orientation(image))
+    pixels = _to_rgb(image)
     return pixels if turn is None else pixels.transpose(turn)
 
 

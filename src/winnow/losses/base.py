@@ -41,7 +41,8 @@ class PairLoss(nn.Module):
             raise ValueError("references and reference_labels go together: give both or neither")
         if references is None or reference_labels is None:
             references, reference_labels = queries, labels
-            exclude = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+            itself = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+            exclude = itself if exclude is None else exclude | itself
         same = labels[:, None] == reference_labels[None, :]
         allowed = torch.ones_like(same) if exclude is None else ~exclude
         with torch.autocast(queries.device.type, enabled=False):

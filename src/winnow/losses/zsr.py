@@ -20,9 +20,9 @@ def class_disjoint_halves(labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     same = labels[:, None] == labels[None, :]
     first = ~same.tril(-1).any(dim=1)  # the first sample of each class stands for it
-    draw = torch.rand(len(labels), device=labels.device)
     representative = same.int().argmax(dim=1)
-    draw = draw[representative]  # one number per class
+    # One number per class, from a permutation: two equal draws would unbalance the halves.
+    draw = torch.randperm(len(labels), device=labels.device)[representative]
     rank = ((draw[None, :] < draw[:, None]) & first[None, :]).sum(dim=1)
     classes = first.sum()
     return rank < classes // 2, classes
@@ -63,9 +63,9 @@ class ZeroShotRegularisation(nn.Module):
     $$A_k = \arg\min_A \sum_{i \in b_k} \lVert A^\top z_i - \upsilon_{y_i} \rVert^2 + \epsilon \lVert A \rVert^2, \qquad
       L = \frac1{|b|} \sum_{i \in b} -\log \operatorname{softmax}_{y_i}\big(s\, \Upsilon A_{k'}^\top z_i\big)$$
 
-    with $k'$ the half that $i$ is not in. Zero for a batch of one class, and while the pooling has no attributes yet
-    (all zero). The scale $s = 9.5$ is in the original code, not in the text, whose Eq. 4.4 also sums the two halves'
-    means where the code averages over the batch; this follows the code.
+    with $k'$ the half that $i$ is not in. Zero for a batch of one class or none, and while the pooling has no
+    attributes yet (all zero). The scale $s = 9.5$ is in the original code, not in the text, whose Eq. 4.4 also sums
+    the two halves' means where the code averages over the batch; this follows the code.
 
     Reference: Gürbüz, Can and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.3.
 
@@ -88,6 +88,8 @@ class ZeroShotRegularisation(nn.Module):
             attributes: (B, m) from the pooling.
             labels: (B,) training labels.
         """
+        if len(labels) == 0:
+            return attributes.sum() * 0.0 + self.class_embeddings.sum() * 0.0
         with torch.autocast(attributes.device.type, enabled=False):
             in_first, classes = class_disjoint_halves(labels)
             z = attributes.to(self.class_embeddings.dtype)

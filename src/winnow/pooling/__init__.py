@@ -13,6 +13,7 @@ POOLINGS: Registry[Pooling] = Registry(
         "gmp": GMP,
         "gsp": GSP,
     },
+    default="gsp",
 )
 
 __all__ = ["GAP", "GMP", "GSP", "POOLINGS", "Pooling"]

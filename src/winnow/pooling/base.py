@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from winnow.errors import DataError
 from winnow.functional import Pooled
 
 
@@ -25,9 +26,11 @@ class Pooling(nn.Module):
 
     Attributes:
         pools: Whether it pools the backbone's "raw" features, to be projected after, or the "projected" ones.
+        has_attributes: Whether it has prototypes and tells each one's share.
     """
 
     pools: ClassVar[Literal["raw", "projected"]] = "raw"
+    has_attributes: ClassVar[bool] = False
 
     @abstractmethod
     def pool(self, features: Tensor, mask: Tensor) -> Pooled:
@@ -44,21 +47,41 @@ class Pooling(nn.Module):
             features: Local features.
             mask: (B, N) or (B, H, W) bool, true for the features that count; default all.
             details: Return a [`Pooled`][winnow.functional.Pooled] with weights and attributes instead of the vector.
+
+        Raises:
+            ValueError: for features or a mask of a wrong shape.
+            DataError: if all features of an image are masked.
         """
         tokens = as_tokens(features)
         if mask is None:
             mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        elif mask.dtype != torch.bool or mask.flatten(1).shape != tokens.shape[:2]:
-            wanted = tuple(tokens.shape[:2])
-            raise ValueError(
-                f"mask must be bool with one value per feature, {wanted}, got {mask.dtype} {tuple(mask.shape)}"
-            )
-        result = self.pool(tokens, mask.flatten(1))
+        else:
+            mask = _flat_mask(mask, features, tokens)
+        result = self.pool(tokens, mask)
         return result if details else result.pooled
+
+
+def _flat_mask(mask: Tensor, features: Tensor, tokens: Tensor) -> Tensor:
+    """Check a mask against the features it belongs to and view it as (B, n)."""
+    shapes = [tuple(tokens.shape[:2])]
+    if features.dim() == 4:
+        shapes.append((len(features), *features.shape[2:]))
+    if mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(
+            f"mask must be bool with one value per feature, {wanted}, got {mask.dtype} {tuple(mask.shape)}"
+        )
+    mask = mask.flatten(1)
+    # A compiled graph cannot raise on values; there, as everywhere, an image needs at least one feature.
+    if not torch.compiler.is_compiling() and not mask.any(dim=1).all():
+        image = int((~mask.any(dim=1)).nonzero()[0])
+        raise DataError(f"every feature of image {image} of the batch is masked; leave at least one unmasked")
+    return mask
 
 
 def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean (B, d) of the features (B, n, d) under a mask, and its uniform weights (B, n)."""
-    weights = mask / mask.sum(dim=1, keepdim=True)
+    wide = torch.promote_types(features.dtype, torch.float32)  # a float16 sum of large features would overflow
+    count = mask.sum(dim=1, keepdim=True)
     kept = torch.where(mask[..., None], features, 0.0)
-    return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True), weights
+    return (kept.sum(dim=1, dtype=wide) / count).to(features.dtype), mask.to(wide) / count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,6 +35,7 @@ class GSP(Pooling):
     """
 
     pools: ClassVar[Literal["raw", "projected"]] = "projected"
+    has_attributes: ClassVar[bool] = True
     memory: Tensor
     filled: Tensor
     ready: Tensor
@@ -42,6 +44,12 @@ class GSP(Pooling):
         self, width: int, *, prototypes: int = 64, mu: float = 0.3, eps: float = 5.0, memory: int = 1024
     ) -> None:
         super().__init__()
+        if not 0 < mu <= 1:
+            raise ValueError(f"GSP keeps a share mu of the features, which must be in (0, 1], got {mu}")
+        if not 0 <= eps < math.inf:
+            raise ValueError(f"the sharpness eps of GSP must be finite and not negative, got {eps}")
+        if prototypes < 1:
+            raise ValueError(f"GSP needs at least one prototype, got {prototypes}")
         if memory < 2 * prototypes:
             raise ValueError(f"GSP needs a memory of at least twice its {prototypes} prototypes, got {memory}")
         self.mu, self.eps = mu, eps
@@ -50,7 +58,7 @@ class GSP(Pooling):
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
         self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
         self._known_ready = False
-        self.register_load_state_dict_post_hook(_forget_readiness)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_read_readiness)  # type: ignore[no-untyped-call]
 
     @property
     def is_ready(self) -> bool:
@@ -67,7 +75,7 @@ class GSP(Pooling):
         pooled, weights = masked_mean(features, mask)
         if self.training:
             self._collect(pooled)
-        return Pooled(pooled, weights, torch.zeros(len(pooled), len(self.prototypes), device=pooled.device))
+        return Pooled(pooled, weights, weights.new_zeros(len(pooled), len(self.prototypes)))
 
     @torch.no_grad()
     def _collect(self, embeddings: Tensor) -> None:
@@ -83,6 +91,7 @@ class GSP(Pooling):
             first, rest = self.memory[:count], self.memory[count:]
             self.prototypes.copy_(rest[greedy_k_centre(rest, count, centres=first)])
             self.ready.fill_(True)
+            self._known_ready = True
 
     def extra_repr(self) -> str:
         """Describe the layer in `repr`."""
@@ -90,9 +99,10 @@ class GSP(Pooling):
         return f"width={width}, prototypes={count}, mu={self.mu}, eps={self.eps}, ready={bool(self.ready)}"
 
 
-def _forget_readiness(module: nn.Module, _incompatible_keys: Any) -> None:
+def _read_readiness(module: nn.Module, _incompatible_keys: Any) -> None:
+    # Known at once, so that a loaded layer compiles to one graph.
     assert isinstance(module, GSP)
-    module._known_ready = False
+    module._known_ready = not module.ready.is_meta and bool(module.ready)
 
 
 def _gather_processes(rows: Tensor) -> Tensor:

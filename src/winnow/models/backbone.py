@@ -1,0 +1,201 @@
+"""Backbones: networks that turn images into local features."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from winnow.errors import ConfigError, ModelError, nearest
+from winnow.models.config import BackboneConfig
+from winnow.models.resnet_cifar import ResNetCifar
+from winnow.models.weights import bundled_weights, load_by_name, load_by_order, read_state
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+OWN_NETWORKS = ("resnet20", "resnet50_v1")
+
+
+class Backbone(nn.Module):
+    """A network from images (B, 3, H, W) in [0, 1] to a map (B, C, h, w) or tokens (B, N, C).
+
+    The input's mean and scale are the network's own affair and are applied here; class and register tokens of
+    transformers are dropped, so that what comes out are local features alone.
+
+    Args:
+        network: A timm model, or one with the same `forward_features` / `num_features` / `num_prefix_tokens`.
+        level: Which of the network's intermediate maps to return; None for the last.
+        width: Channels of what is returned.
+        mean: Subtracted from each colour.
+        std: Divides each colour.
+        freeze_batch_norm: Keep batch norm in inference mode, its scales untrained.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        level: int | None,
+        width: int,
+        mean: tuple[float, ...] = IMAGENET_MEAN,
+        std: tuple[float, ...] = IMAGENET_STD,
+        freeze_batch_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.network, self.level, self.width = network, level, width
+        self.freeze_batch_norm = freeze_batch_norm
+        self.frozen = False
+        self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1), persistent=False)
+        if freeze_batch_norm:
+            for norm in self._batch_norms():
+                norm.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the local features of a batch of images."""
+        x = (images - self.mean) / self.std
+        network: Any = self.network
+        if isinstance(network, ResNetCifar):
+            return network(x)  # type: ignore[no-any-return]
+        if self.level is not None:
+            features: Tensor = network.forward_intermediates(
+                x, indices=[self.level], intermediates_only=True, stop_early=True
+            )[0]
+            return features
+        features = network.forward_features(x)
+        if features.dim() == 3:
+            return features[:, network.num_prefix_tokens :]
+        if features.shape[1] != self.width and features.shape[-1] == self.width:
+            return features.permute(0, 3, 1, 2)  # some timm transformers keep channels last
+        return features
+
+    def freeze(self) -> Backbone:
+        """Make every weight constant and stay in inference mode."""
+        self.frozen = True
+        self.requires_grad_(False)
+        return self.train(False)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Switch mode; what is frozen stays in inference mode."""
+        super().train(mode and not self.frozen)
+        if self.freeze_batch_norm:
+            for norm in self._batch_norms():
+                norm.eval()
+        return self
+
+    def fingerprint(self) -> str:
+        """Return a hash of the weights and of what is read out, to key feature caches by."""
+        digest = hashlib.sha256(f"{type(self.network).__name__}:{self.level}".encode())
+        for key, value in self.state_dict().items():
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def _batch_norms(self) -> list[nn.Module]:
+        return [m for m in self.network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
+def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Backbone:
+    """Build a backbone and load its weights.
+
+    Args:
+        config: Which network, which weights, which map.
+        load_weights: False leaves them random without a word, for callers that load a whole model next.
+    """
+    if config.name == "resnet20":
+        if config.stride not in (None, 4):
+            raise ConfigError(f"backbone.stride={config.stride}: resnet20's map has stride 4")
+        cifar = ResNetCifar()
+        if load_weights:
+            _load(cifar, config)
+        return Backbone(cifar, level=None, width=cifar.num_features, freeze_batch_norm=config.freeze_batch_norm)
+    network = _timm_network("resnet50" if config.name == "resnet50_v1" else config.name)
+    if config.name == "resnet50_v1":
+        for stage in (network.layer2, network.layer3, network.layer4):
+            stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    if load_weights:
+        _load(network, config)
+    level, width = _level(network, config)
+    if level is None:
+        network.reset_classifier(0, "")
+    else:
+        network.prune_intermediate_layers([level], prune_head=True)
+    cfg = network.default_cfg
+    own = config.name == "resnet50_v1"
+    return Backbone(
+        network,
+        level=level,
+        width=width,
+        mean=IMAGENET_MEAN if own else tuple(cfg["mean"]),
+        std=IMAGENET_STD if own else tuple(cfg["std"]),
+        freeze_batch_norm=config.freeze_batch_norm,
+    )
+
+
+def _timm_network(name: str) -> Any:
+    from winnow.models._torchvision import ensure_torchvision
+
+    ensure_torchvision()
+    import timm
+
+    known = timm.list_models()
+    base = name.split(".")[0]
+    if base not in known and base not in timm.list_models(module="", exclude_filters=""):
+        hint = nearest(base, [*known, *OWN_NETWORKS])
+        raise ConfigError(f"backbone.name={name}: timm has no such model{hint}")
+    options: dict[str, Any] = {}
+    if "vit" in base or "deit" in base or "eva" in base:
+        options["dynamic_img_size"] = True  # positions are interpolated, so that any crop fits
+    try:
+        return timm.create_model(name, pretrained=False, **options)
+    except TypeError:
+        return timm.create_model(name, pretrained=False)
+
+
+def _level(network: Any, config: BackboneConfig) -> tuple[int | None, int]:
+    """Find the intermediate map with the stride asked for: its index and channels."""
+    if config.stride is None:
+        return None, int(network.num_features)
+    levels = list(network.feature_info)
+    strides = [int(info["reduction"]) for info in levels]
+    if config.stride not in strides or not hasattr(network, "forward_intermediates"):
+        raise ConfigError(f"backbone.stride={config.stride}: {config.name} has maps of stride {sorted(set(strides))}")
+    level = len(strides) - 1 - strides[::-1].index(config.stride)
+    return level, int(levels[level]["num_chs"])
+
+
+def _load(network: Any, config: BackboneConfig) -> None:
+    """Load the weights a config asks for, and warn where they stay random."""
+    bundled = bundled_weights(config.name)
+    if config.weights == "random":
+        warnings.warn(f"the backbone {config.name} starts from random weights, as asked", stacklevel=3)
+    elif config.weights != "auto":
+        path = Path(config.weights).expanduser()
+        load_by_name(network, read_state(path), str(path))
+    elif bundled is not None:
+        load_by_order(network, read_state(bundled), str(bundled))
+    elif config.name in OWN_NETWORKS:
+        raise ModelError(
+            f"winnow ships no weights for {config.name}: give backbone.weights=FILE, or backbone.weights=random"
+        )
+    else:
+        _download(network, config.name)
+
+
+def _download(network: Any, name: str) -> None:
+    from timm.models import load_pretrained
+
+    try:
+        load_pretrained(network)
+    except Exception as error:  # hub clients raise whatever they like; the user needs one sentence
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"the weights of {name} could not be fetched ({reason[:120]}): give backbone.weights=FILE, "
+            "or use tf_efficientnet_lite0, whose weights are installed with winnow"
+        ) from None

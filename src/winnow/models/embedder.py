@@ -1,0 +1,190 @@
+"""The embedding model: images in, vectors to search by out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
+from winnow.errors import ModelError
+from winnow.functional import Pooled
+from winnow.models.backbone import Backbone, build_backbone
+from winnow.models.card import model_card
+from winnow.models.config import ModelConfig
+from winnow.models.head import Head
+from winnow.models.weights import read_state
+from winnow.pooling import GSP
+
+ImageLike = str | PathLike[str] | Image.Image | Tensor
+CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+
+
+class Embedder(nn.Module):
+    """A backbone and a head, with the image size they were made for.
+
+    `Embedder.create(pooling="gsp", dim=128)` builds one from settings, `Embedder.from_pretrained(folder)` from a
+    folder that `save_pretrained` or `winnow train` wrote.
+
+    Args:
+        backbone: From images to local features.
+        head: From local features to embeddings.
+        config: What the two were built from; saved with the weights.
+    """
+
+    def __init__(self, backbone: Backbone, head: Head, config: ModelConfig) -> None:
+        super().__init__()
+        self.backbone, self.head, self.config = backbone, head, config
+
+    @classmethod
+    def create(cls, config: ModelConfig | Mapping[str, Any] | None = None, *, load_weights: bool = True) -> Embedder:
+        """Build a model from its config, or from a mapping such as `{"pooling": "gsp", "dim": 64}`."""
+        if not isinstance(config, ModelConfig):
+            settings = dict(config or {})
+            if isinstance(settings.get("backbone"), str):
+                settings["backbone"] = {"name": settings["backbone"]}
+            config = ModelConfig(**settings)
+        backbone = build_backbone(config.backbone, load_weights=load_weights)
+        head = Head(backbone.width, config.dim, config.pooling)
+        return cls(backbone, head, config)
+
+    @overload
+    def forward(self, images: Tensor, *, details: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, images: Tensor, *, details: Literal[True]) -> Pooled: ...
+    def forward(self, images: Tensor, *, details: bool = False) -> Tensor | Pooled:
+        """Embed images (B, 3, H, W) in [0, 1] to (B, dim), not yet normalised.
+
+        With `details` the result also holds the pooling's weights and attributes.
+        """
+        features = self.backbone(images)
+        result: Tensor | Pooled = self.head(features, details=details)
+        return result
+
+    @property
+    def crops(self) -> Crops:
+        """How images are cut for this model."""
+        return Crops(resize=self.config.image.resize, size=self.config.image.crop)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.head.projection.weight.device
+
+    @torch.inference_mode()
+    def encode(
+        self, images: ImageLike | Sequence[ImageLike], *, batch_size: int = 64, normalise: bool = True
+    ) -> NDArray[np.float32]:
+        """Embed images given as paths, PIL images or tensors.
+
+        Args:
+            images: One or many. A tensor (3, H, W), uint8 or float in [0, 1], is an image like any other and is
+                resized and cropped; a tensor (B, 3, H, W) of floats in [0, 1] goes to the network as it is.
+            batch_size: Images embedded at a time.
+            normalise: Scale the vectors to unit length, so that dot products are cosine similarities.
+
+        Returns:
+            (N, dim) float32.
+
+        Raises:
+            DataError: for an unreadable image, naming its file.
+        """
+        mode = self.training
+        self.eval()
+        try:
+            parts = [self(batch) for batch in self._batches(images, batch_size)]
+        finally:
+            self.train(mode)
+        vectors = torch.cat(parts) if parts else torch.zeros(0, self.config.dim)
+        vectors = normalize(vectors.float(), dim=1) if normalise else vectors.float()
+        result: NDArray[np.float32] = vectors.cpu().numpy()
+        return result
+
+    def _batches(self, images: ImageLike | Sequence[ImageLike], batch_size: int) -> list[Tensor] | Any:
+        if isinstance(images, Tensor) and images.dim() == 4:
+            return (part.to(self.device) for part in torch.split(images, batch_size))
+        single = isinstance(images, str | PathLike | Image.Image | Tensor)
+        listed = GivenImages([images] if single else images)  # type: ignore[list-item, arg-type]
+        store = ImageStore(listed, resize=self.config.image.resize, cache="none", device=self.device)
+        starts = range(0, len(listed), batch_size)
+        return (self.crops.test(store, range(s, min(s + batch_size, len(listed)))) for s in starts)
+
+    def save_pretrained(self, folder: str | PathLike[str], *, metrics: Mapping[str, float] | None = None) -> None:
+        """Write weights (safetensors), config and a model card into a folder."""
+        from safetensors.torch import save_file
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        state = {key: value.detach().cpu().contiguous() for key, value in self.state_dict().items()}
+        save_file(state, target / WEIGHTS_FILE, metadata={"format": "pt"})
+        (target / CONFIG_FILE).write_text(json.dumps(self.config.model_dump(), indent=2) + "\n")
+        (target / CARD_FILE).write_text(model_card(self.config, metrics, self.is_ready))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | PathLike[str], *, device: str | torch.device = "cpu") -> Embedder:
+        """Load a model that `save_pretrained` wrote; ready for `encode`."""
+        source = Path(folder)
+        if not (source / CONFIG_FILE).is_file() and (source / "model" / CONFIG_FILE).is_file():
+            source = source / "model"  # a run folder of `winnow train`
+        if not (source / CONFIG_FILE).is_file():
+            raise ModelError(f"{source} holds no saved model ({CONFIG_FILE} is missing): give a folder made by winnow")
+        try:
+            config = ModelConfig(**json.loads((source / CONFIG_FILE).read_text()))
+        except (json.JSONDecodeError, ValidationError, TypeError) as error:
+            first = str(error).splitlines()[0]
+            raise ModelError(f"{source / CONFIG_FILE} is not a config this version understands: {first}") from None
+        embedder = cls.create(config, load_weights=False)
+        embedder.load_state(read_state(source / WEIGHTS_FILE), str(source / WEIGHTS_FILE))
+        return embedder.to(device).eval()
+
+    def load_state(self, state: Mapping[str, Tensor], source: str) -> None:
+        """Load a complete state dict, or say in what it differs."""
+        own = self.state_dict()
+        odd = sorted(set(own) ^ set(state)) or [k for k in own if own[k].shape != state[k].shape]
+        if odd:
+            raise ModelError(
+                f"{source} is of another model: '{odd[0]}' differs (and {len(odd) - 1} more); "
+                "use the config it was trained with"
+            )
+        self.load_state_dict(dict(state))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a pooling that starts its prototypes from data has done so."""
+        return all(module.is_ready for module in self.modules() if isinstance(module, GSP))
+
+
+class GivenImages(ImageSet):
+    """Images handed over by a caller: paths, PIL images or (3, H, W) tensors; all of one class."""
+
+    def __init__(self, images: Sequence[ImageLike]) -> None:
+        self.given = list(images)
+        self.labels = np.zeros(len(self.given), dtype=np.int64)
+        self.class_names = ("given",)
+
+    def name(self, index: int) -> str:
+        """Return the path, or the position in the list."""
+        image = self.given[index]
+        return str(image) if isinstance(image, str | PathLike) else f"image {index}"
+
+    def read(self, index: int) -> Image.Image:
+        """Return upright RGB."""
+        image = self.given[index]
+        if isinstance(image, Tensor):
+            scaled = image if image.dtype == torch.uint8 else (image * 255).round().clamp(0, 255).to(torch.uint8)
+            return Image.fromarray(scaled.permute(1, 2, 0).cpu().numpy())
+        return upright_rgb(image) if isinstance(image, Image.Image) else read_image(Path(image))
+
+    def identity(self, index: int) -> str:
+        """Return the name; what a caller hands over is never cached."""
+        return self.name(index)

@@ -1,0 +1,50 @@
+"""The head: projection and pooling, in the order the pooling asks for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from winnow.functional import Pooled
+from winnow.pooling import POOLINGS, Pooling
+from winnow.pooling.base import as_tokens
+
+
+class Head(nn.Module):
+    """Local features (B, C, H, W) or (B, N, C) to embeddings (B, dim).
+
+    A pooling of the "raw" map is followed by the projection, one of the "projected" map comes after it. The
+    projection is linear without bias, so for average pooling the two orders are the same function.
+
+    Args:
+        width: Channels C of the local features.
+        dim: Size of the embedding.
+        pooling: Name and settings of the pooling.
+    """
+
+    def __init__(self, width: int, dim: int, pooling: dict[str, Any]) -> None:
+        super().__init__()
+        projects_first = POOLINGS[pooling["name"]].pools == "projected"
+        self.projection = nn.Linear(width, dim, bias=False)
+        nn.init.xavier_uniform_(self.projection.weight)
+        self.pooling: Pooling = POOLINGS.build(pooling, width=dim if projects_first else width)
+
+    @overload
+    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
+    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
+        """Return embeddings, or with `details` a `Pooled` that also has weights and attributes."""
+        # Distances to prototypes and the pooled sum keep full precision under autocast; both are small.
+        with torch.autocast(features.device.type, enabled=False):
+            tokens = as_tokens(features).to(self.projection.weight.dtype)
+            mask = None if mask is None else mask.flatten(1)
+            result: Pooled
+            if self.pooling.pools == "projected":
+                result = self.pooling(self.projection(tokens), mask, details=True)
+            else:
+                result = self.pooling(tokens, mask, details=True)
+                result = result._replace(pooled=self.projection(result.pooled))
+        return result if details else result.pooled

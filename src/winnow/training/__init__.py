@@ -1,0 +1,13 @@
+"""Config, objective, the loop, checkpoints and frozen features."""
+
+from winnow.training.config import Config, load_config, make_config
+from winnow.training.folder import RunFolder
+from winnow.training.learner import Learner, build_learner
+from winnow.training.monitor import Monitor
+from winnow.training.run import run_training
+from winnow.training.trainer import Trainer
+
+__all__ = [
+    "Config", "Learner", "Monitor", "RunFolder", "Trainer", "build_learner", "load_config", "make_config",
+    "run_training",
+]  # fmt: skip

@@ -1,0 +1,220 @@
+"""One validated config: defaults, then a YAML file, then `key=value` words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from winnow.errors import ConfigError, nearest
+from winnow.losses import LOSSES
+from winnow.models.config import ModelConfig, Section
+from winnow.pooling import POOLINGS
+from winnow.registry import Registry
+
+REGISTRIES: dict[str, Registry[Any]] = {"pooling": POOLINGS, "loss": LOSSES}
+
+
+def _resolve_loss(value: Any) -> dict[str, Any]:
+    return LOSSES.resolve({"name": value} if isinstance(value, str) else value)
+
+
+class DataConfig(Section):
+    """Which images, and which classes to learn from."""
+
+    shorthand: ClassVar[str | None] = "path"
+
+    path: str = Field("emoji", description="a folder of class folders, a CSV (path,label[,split]), or 'emoji'")
+    train_classes: str | None = Field(None, description="classes to train on, by position: '1-75' or '1-50,60'")
+    val_classes: str | None = Field(None, description="classes to validate on, likewise")
+    test_classes: str | None = Field(None, description="classes to test on, likewise")
+    val_share: float = Field(0.15, description="share of the classes for validation where none are named")
+    test_share: float = Field(0.25, description="share of the classes for testing where none are named")
+    on_error: Literal["raise", "skip"] = Field("raise", description="what to do with an unreadable image")
+    cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="where decoded images are kept")
+    features: Literal["ram", "disk"] = Field(
+        "ram", description="where a frozen backbone's feature maps are kept; on disk they serve later runs too"
+    )
+
+
+class AugmentConfig(Section):
+    """Random crops in training; a frozen backbone sees the centre crop alone."""
+
+    area: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest share of the image's area")
+    aspect: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
+    flip: bool = Field(True, description="mirror half of the crops")
+    transform: str | None = Field(None, description="a transform of your own instead, as 'module:function'")
+
+
+class ZSRConfig(Section):
+    """Zero-shot regularisation; needs a pooling with attributes."""
+
+    shorthand: ClassVar[str | None] = "weight"
+
+    weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 leaves it out")
+    ridge: float = Field(0.05, gt=0, description="penalty of its regression")
+    scale: float = Field(9.5, gt=0, description="factor on its logits")
+
+
+class TrainConfig(Section):
+    """The schedule."""
+
+    shorthand: ClassVar[str | None] = "steps"
+
+    steps: int = Field(10_000, ge=1, description="most steps to take; early stopping usually ends training sooner")
+    classes_per_batch: int = Field(8, ge=2, description="classes in a batch")
+    samples_per_class: int = Field(4, ge=1, description="images of each class in a batch")
+    lr: float | None = Field(
+        None, gt=0, description="learning rate; default 1e-5 fine-tuning, 1e-3 with a frozen backbone"
+    )
+    lr_multipliers: dict[str, float] = Field(
+        {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
+    )
+    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty added to the gradient")
+    clip: float = Field(10.0, gt=0, description="largest norm of the whole gradient")
+    eval_every: int = Field(100, ge=1, description="steps between validations; a checkpoint is written at each")
+    patience: int = Field(15, ge=1, description="validations without a better MAP@R before training stops")
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field("32-true", description="arithmetic")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto takes a GPU if any")
+    eval_batch: int = Field(128, ge=1, description="images embedded at a time in validation")
+    tensorboard: bool = Field(False, description="write TensorBoard logs too (needs the tensorboard extra)")
+
+
+class Config(ModelConfig):
+    """Everything that decides a training run."""
+
+    data: DataConfig = Field(default_factory=DataConfig)
+    augment: AugmentConfig = Field(default_factory=AugmentConfig)
+    loss: Annotated[dict[str, Any], BeforeValidator(_resolve_loss)] = Field(
+        {}, description="the metric-learning loss: a name, and that loss's settings"
+    )
+    zsr: ZSRConfig = Field(default_factory=ZSRConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    seed: int = Field(0, ge=0, description="fixes everything that is drawn at random")
+
+
+def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Build a config from defaults, a YAML file and words such as `loss.margin=0.2` or `data=FOLDER`.
+
+    Raises:
+        ConfigError: for an unreadable file, an unknown key (with the nearest name) or a value of the wrong type.
+    """
+    tree: dict[str, Any] = {}
+    if file is not None:
+        tree = _read_yaml(Path(file))
+    for word in overrides:
+        _override(tree, word)
+    return make_config(tree)
+
+
+def make_config(tree: Mapping[str, Any]) -> Config:
+    """Build a config from nested mappings, with errors that name the key."""
+    expanded = _expand(Config, tree, "")
+    try:
+        return Config(**expanded)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{where}={first['input']!r}: {message[0].lower()}{message[1:]}") from None
+
+
+def describe() -> Iterator[tuple[str, Any, str]]:
+    """Yield every key with its default and meaning; settings of losses and poolings follow their name."""
+    yield from _describe(Config, "")
+
+
+def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, str]]:
+    for name, field in section.model_fields.items():
+        inner = _inner(field)
+        if inner is not None:
+            yield from _describe(inner, f"{prefix}{name}.")
+        elif name in REGISTRIES and not prefix:
+            registry = REGISTRIES[name]
+            yield f"{name}.name", registry.default, f"{field.description}; one of {', '.join(registry)}"
+            for part in registry:
+                for p in registry.parameters(part):
+                    yield f"{name}.{p.name}", p.default, f"({name}={part}) {p.meaning}"
+        else:
+            yield f"{prefix}{name}", field.get_default(call_default_factory=True), field.description or ""
+
+
+def _inner(field: FieldInfo) -> type[Section] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _expand(section: type[Section], tree: Any, prefix: str) -> dict[str, Any]:
+    """Check the keys of a section and spell out shorthands; parts by name are checked by their registry."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.') or 'the config'} must be a mapping of keys, not {tree!r}")
+    expanded: dict[str, Any] = {}
+    for key, value in tree.items():
+        field = section.model_fields.get(str(key))
+        if field is None:
+            known = section.model_fields if prefix else [name.removesuffix(".name") for name, _, _ in describe()]
+            raise ConfigError(
+                f"there is no setting '{prefix}{key}'{nearest(str(key), known)}; `winnow config` lists all of them"
+            )
+        inner = _inner(field)
+        if inner is None:
+            expanded[str(key)] = value
+        elif isinstance(value, Mapping):
+            expanded[str(key)] = _expand(inner, value, f"{prefix}{key}.")
+        elif inner.shorthand is not None:
+            expanded[str(key)] = {inner.shorthand: value}
+        else:
+            raise ConfigError(f"{prefix}{key} is a section: set one of {', '.join(inner.model_fields)} in it")
+    return expanded
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise ConfigError(f"config file {path} does not exist{nearest(path.name, siblings)}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {' '.join(str(error).split())}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"config file {path} must hold a mapping of keys, not {type(tree).__name__}")
+    return tree
+
+
+def _override(tree: dict[str, Any], word: str) -> None:
+    """Set one dotted key; a bare section value stays beside settings given for that section."""
+    key, separator, text = word.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"'{word}' is not of the form key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    *path, last = key.split(".")
+    node = tree
+    for name in path:
+        inner = node.get(name)
+        if not isinstance(inner, dict):
+            inner = {} if inner is None else {_shorthand(name): inner}
+            node[name] = inner
+        node = inner
+    existing = node.get(last)
+    if isinstance(existing, dict) and not isinstance(value, dict) and not path:
+        # A new loss or pooling does not inherit the settings of the one it replaces.
+        node[last] = value if last in REGISTRIES else {**existing, _shorthand(last): value}
+    else:
+        node[last] = value
+
+
+def _shorthand(section: str) -> str:
+    if section in REGISTRIES:
+        return "name"
+    field = Config.model_fields.get(section)
+    inner = _inner(field) if field is not None else None
+    return (inner.shorthand if inner is not None else None) or "name"

@@ -1,0 +1,76 @@
+"""What a model is fed in training and in judging: crops of images, or a frozen backbone's feature maps."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from winnow.data import Crops, ImageStore, Labels
+
+
+class Inputs(Protocol):
+    """Labelled network input by index; the trainer knows no more than this."""
+
+    labels: Labels
+
+    def name(self, index: int) -> str:
+        """Return the image's name, for messages."""
+        ...
+
+    def train(self, indices: ArrayLike, generator: torch.Generator) -> Tensor:
+        """Return a training batch; what is random in it comes from the generator."""
+        ...
+
+    def test(self, indices: ArrayLike) -> Tensor:
+        """Return a batch as it is judged."""
+        ...
+
+
+class CropInputs:
+    """Crops of stored images: random in training, central in judging."""
+
+    def __init__(self, store: ImageStore, crops: Crops) -> None:
+        self.store, self.crops = store, crops
+        self.labels = store.labels
+
+    def name(self, index: int) -> str:
+        """Return the image's name."""
+        return self.store.name(index)
+
+    def train(self, indices: ArrayLike, generator: torch.Generator) -> Tensor:
+        """Return random crops (B, 3, h, w)."""
+        return self.crops.train(self.store, indices, generator)
+
+    def test(self, indices: ArrayLike) -> Tensor:
+        """Return centre crops (B, 3, h, w)."""
+        return self.crops.test(self.store, indices)
+
+
+class FeatureInputs:
+    """Feature maps (N, C, h, w) or tokens (N, n, C) that a frozen backbone made once.
+
+    Args:
+        maps: On the CPU; may be mapped from disk.
+        labels: (N,).
+        names: One per image.
+        device: Where batches are wanted.
+    """
+
+    def __init__(self, maps: Tensor, labels: Labels, names: list[str], device: torch.device) -> None:
+        self.maps, self.labels, self.names, self.device = maps, labels, names, device
+
+    def name(self, index: int) -> str:
+        """Return the image's name."""
+        return self.names[index]
+
+    def train(self, indices: ArrayLike, generator: torch.Generator) -> Tensor:
+        """Return the maps of some images; nothing about them is random."""
+        return self.test(indices)
+
+    def test(self, indices: ArrayLike) -> Tensor:
+        """Return the maps of some images."""
+        rows = torch.as_tensor(indices, dtype=torch.int64)
+        return self.maps.index_select(0, rows).to(self.device, non_blocking=True)

@@ -1,0 +1,56 @@
+"""Judging a model: embed a split and search it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from winnow.evaluation import RetrievalResult, evaluate_retrieval
+from winnow.pooling.base import as_tokens
+from winnow.training.inputs import Inputs
+
+Autocast = Callable[[], AbstractContextManager[None]]
+
+
+@torch.no_grad()
+def embed(model: nn.Module, inputs: Inputs, *, batch: int = 128, autocast: Autocast = nullcontext) -> Tensor:
+    """Return unit embeddings (N, dim) of all inputs, in inference mode."""
+    mode = model.training
+    model.eval()
+    count = len(inputs.labels)
+    parts = []
+    for start in range(0, count, batch):
+        with autocast():
+            parts.append(model(inputs.test(range(start, min(start + batch, count)))).float())
+    model.train(mode)
+    return normalize(torch.cat(parts), dim=1)
+
+
+def judge(
+    model: nn.Module, inputs: Inputs, *, batch: int = 128, keep: int = 0, autocast: Autocast = nullcontext
+) -> RetrievalResult:
+    """Embed inputs and retrieve each among the others."""
+    embeddings = embed(model, inputs, batch=batch, autocast=autocast)
+    labels = torch.from_numpy(inputs.labels).to(embeddings.device)
+    return evaluate_retrieval(embeddings, labels, keep=keep)
+
+
+class AverageOfFeatures(nn.Module):
+    """The rival that needs no training: local features averaged, nothing learned.
+
+    Args:
+        backbone: None where the inputs are feature maps already.
+    """
+
+    def __init__(self, backbone: nn.Module | None) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (B, C)."""
+        features = inputs if self.backbone is None else self.backbone(inputs)
+        return as_tokens(features).mean(dim=1)

@@ -1,0 +1,108 @@
+"""Everything that is learned, in one module: the model and whatever parameters the losses have."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from winnow.errors import ConfigError
+from winnow.losses import LOSSES, PairLoss, ZeroShotRegularisation
+from winnow.models import Embedder, Head
+from winnow.pooling import POOLINGS
+from winnow.training.config import Config
+
+
+class Learner(nn.Module):
+    r"""A model with its objective $(1 - \lambda) L + \lambda L_{ZS}$.
+
+    All parameters that exist are parameters of this module, so optimising, saving and counting it forgets none.
+
+    Args:
+        model: An `Embedder`, or the `Head` alone where the backbone is frozen.
+        loss: The metric-learning loss L.
+        zsr: The zero-shot regularisation; None where lambda is 0.
+        zsr_weight: lambda.
+    """
+
+    def __init__(
+        self, model: Embedder | Head, loss: PairLoss, zsr: ZeroShotRegularisation | None, zsr_weight: float
+    ) -> None:
+        super().__init__()
+        self.model, self.loss, self.zsr, self.zsr_weight = model, loss, zsr, zsr_weight
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return the terms of the objective for a batch; "loss" is their sum, the one to minimise."""
+        pooled = self.model(inputs, details=True)
+        metric = self.loss(pooled.pooled, labels)
+        if self.zsr is None:
+            return {"loss": metric}
+        zero_shot = self.zsr(pooled.attributes, labels)
+        total = (1 - self.zsr_weight) * metric + self.zsr_weight * zero_shot
+        return {"loss": total, "metric": metric, "zsr": zero_shot}
+
+    @property
+    def head(self) -> Head:
+        """The projection and pooling."""
+        return self.model.head if isinstance(self.model, Embedder) else self.model
+
+
+def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> Learner:
+    """Put a model and the objective its config asks for together."""
+    context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim}
+    loss = LOSSES.build(config.loss, **context)
+    zsr = None
+    if config.zsr.weight > 0:
+        name = config.pooling["name"]
+        if not POOLINGS[name].has_attributes:
+            with_attributes = ", ".join(p for p in POOLINGS if POOLINGS[p].has_attributes)
+            raise ConfigError(
+                f"zsr.weight={config.zsr.weight} needs a pooling with attributes ({with_attributes}), not {name}"
+            )
+        zsr = ZeroShotRegularisation(num_classes, config.dim, ridge=config.zsr.ridge, scale=config.zsr.scale)
+    return Learner(model, loss, zsr, config.zsr.weight)
+
+
+def parameter_groups(learner: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
+    """Group every trainable parameter by its learning rate; the last pattern that matches its name counts.
+
+    Raises:
+        ConfigError: for a pattern that matches nothing, which is always a slip.
+    """
+    rates: dict[float, list[nn.Parameter]] = {}
+    unused = set(multipliers)
+    for name, parameter in learner.named_parameters():
+        matching = [pattern for pattern in multipliers if fnmatchcase(name, pattern)]
+        unused -= set(matching)
+        if parameter.requires_grad:
+            factor = multipliers[matching[-1]] if matching else 1.0
+            rates.setdefault(lr * factor, []).append(parameter)
+    if unused:
+        names = ", ".join(sorted({name for name, _ in learner.named_parameters()})[-4:])
+        raise ConfigError(f"train.lr_multipliers: no parameter matches '{unused.pop()}'; names look like {names}")
+    return [{"params": group, "lr": rate} for rate, group in rates.items()]
+
+
+def count_parameters(module: nn.Module) -> dict[str, int]:
+    """Count the parameters that are trained and those that are not."""
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return {"trained": trained, "frozen": sum(p.numel() for p in module.parameters()) - trained}
+
+
+class FiniteWatch:
+    """Remembers the first step whose loss was not finite, on the device, without waiting for it at every step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._first = torch.full((), torch.iinfo(torch.int64).max, dtype=torch.int64, device=device)
+
+    def update(self, step: int, loss: Tensor) -> None:
+        """Note the loss of one step."""
+        seen = torch.where(loss.detach().isfinite(), torch.iinfo(torch.int64).max, step)
+        self._first = torch.minimum(self._first, seen)
+
+    def first_bad_step(self) -> int | None:
+        """Return the first step whose loss was not finite; waits for the device."""
+        step = int(self._first)
+        return None if step == torch.iinfo(torch.int64).max else step

@@ -1,0 +1,65 @@
+"""Where a result comes from: command, commit, machine and versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import winnow
+
+_PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow")
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a reader needs to know to make a result again."""
+    return {
+        "command": " ".join(["winnow", *sys.argv[1:]]),
+        "commit": _commit(),
+        "winnow": winnow.__version__,
+        "machine": {
+            "python": platform.python_version(),
+            "system": platform.system(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        },
+        "versions": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree winnow runs from, marked where it has changes; None if installed."""
+    source = Path(winnow.__file__).parent
+    try:
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=source, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,210 @@
+"""The training loop: steps, validation, early stopping, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from winnow.data import MPerClassSampler
+from winnow.errors import ModelError, TrainingError
+from winnow.training.config import Config
+from winnow.training.folder import RunFolder
+from winnow.training.inputs import Inputs
+from winnow.training.judge import judge
+from winnow.training.learner import FiniteWatch, Learner, parameter_groups
+from winnow.training.monitor import Monitor
+
+MIN_DELTA = 1e-5  # a validation must be better by this much, as in the documents' runs
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of one step, so that all that is drawn in it is a function of (seed, step) alone."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@dataclass
+class Progress:
+    """Where a run stands; together with weights and optimiser, all that a checkpoint holds."""
+
+    step: int = 0
+    best: float = -1.0
+    best_step: int = 0
+    stalled: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains a learner on `train`, choosing the weights with the best MAP@R on `val`.
+
+    A step is a function of the weights and of (seed, step), so a run that was killed and resumed from its last
+    checkpoint takes the very same steps as one that was not.
+
+    Args:
+        config: The resolved config.
+        learner: The model and its objective.
+        train: Training inputs.
+        val: Validation inputs.
+        folder: Where checkpoints and logs go; None to keep everything in memory.
+        monitor: Told of steps and validations.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        learner: Learner,
+        train: Inputs,
+        val: Inputs,
+        *,
+        folder: RunFolder | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.config, self.learner, self.train, self.val = config, learner, train, val
+        self.folder, self.monitor = folder, monitor or Monitor()
+        settings = config.train
+        self.fabric = make_fabric(config)
+        self.device = self.fabric.device
+        assert settings.lr is not None, "resolve_config sets the learning rate"
+        groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=self.device.type == "cuda"
+        )
+        self.sampler = MPerClassSampler(
+            train.labels, settings.classes_per_batch, settings.samples_per_class, seed=config.seed
+        )
+        self.labels = torch.from_numpy(train.labels).to(self.device)
+        self.progress = Progress()
+        self.best_state: dict[str, Tensor] = {}
+
+    def fit(self) -> Progress:
+        """Train to the early stop or the last step, then put the best weights into the learner."""
+        settings, progress = self.config.train, self.progress
+        compiled, optimizer = self.fabric.setup(self.learner, self.optimizer)
+        self.optimizer = optimizer
+        watch = FiniteWatch(self.device)
+        started = time.perf_counter() - progress.seconds
+        if not progress.history:
+            self._validate({}, started)
+        sums: dict[str, Tensor] = {}
+        compiled.train()
+        while progress.step < settings.steps and progress.stalled < settings.patience:
+            losses = self._step(compiled, progress.step)
+            watch.update(progress.step, losses["loss"])
+            for name, value in losses.items():
+                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
+            progress.step += 1
+            self.monitor.step(progress.step)
+            if progress.step % settings.eval_every == 0 or progress.step == settings.steps:
+                self._check(watch)
+                steps = settings.eval_every if progress.step % settings.eval_every == 0 else None
+                count = steps or progress.step % settings.eval_every
+                self._validate({name: float(value) / count for name, value in sums.items()}, started)
+                sums = {}
+        self.learner.load_state_dict(self.best_state)
+        return progress
+
+    def _step(self, compiled: Any, step: int) -> dict[str, Tensor]:
+        seed = step_seed(self.config.seed, step)
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
+        indices = self.sampler.batch(step)
+        inputs = self.train.train(indices, generator)
+        losses: dict[str, Tensor] = compiled(inputs, self.labels[torch.from_numpy(indices).to(self.device)])
+        self.fabric.backward(losses["loss"])
+        self.fabric.clip_gradients(compiled, self.optimizer, max_norm=self.config.train.clip, error_if_nonfinite=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return losses
+
+    def _validate(self, losses: dict[str, float], started: float) -> None:
+        """Judge the validation classes, note whether that is the best so far, and write a checkpoint."""
+        progress = self.progress
+        result = judge(self.learner.model, self.val, batch=self.config.train.eval_batch, autocast=self.fabric.autocast)
+        metrics = result.metrics()
+        progress.seconds = time.perf_counter() - started
+        entry = {"step": progress.step, "seconds": round(progress.seconds, 3), **losses}
+        entry |= {f"val/{name}": value for name, value in metrics.items()}
+        improved = metrics["MAP@R"] > progress.best + MIN_DELTA
+        if improved:
+            progress.best, progress.best_step, progress.stalled = metrics["MAP@R"], progress.step, 0
+            self.best_state = {key: value.detach().clone() for key, value in self.learner.state_dict().items()}
+        else:
+            progress.stalled += 1
+        progress.history.append(entry)
+        if self.folder is not None:
+            # The best weights first: a kill between the two writes then repeats this validation, nothing else.
+            if improved:
+                self.folder.save(self.folder.best_file, self.best_state)
+            self.folder.save(self.folder.checkpoint_file, self._state())
+            self.folder.write_log(progress.history)
+        self.monitor.validated(entry, improved)
+
+    def _check(self, watch: FiniteWatch) -> None:
+        step = watch.first_bad_step()
+        if step is None:
+            return
+        names = [self.train.name(int(i)) for i in self.sampler.batch(step)]
+        where = "; nothing was saved"
+        listing = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        if self.folder is not None:
+            bad = self.folder.path / "bad_batch.txt"
+            self.folder.write_text(bad, "\n".join(names) + "\n")
+            listing += f" (all in {bad})"
+            where = f"; the last good checkpoint is {self.folder.checkpoint_file} (step {self._saved_step()})"
+        raise TrainingError(
+            f"the loss was not finite at step {step}, on {listing}{where}; lower train.lr, "
+            "or use train.precision=32-true"
+        )
+
+    def _saved_step(self) -> int:
+        return int(self.progress.history[-1]["step"])
+
+    def _state(self) -> dict[str, Any]:
+        progress = self.progress
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "learner": self.learner.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "progress": {
+                "step": progress.step,
+                "best": progress.best,
+                "best_step": progress.best_step,
+                "stalled": progress.stalled,
+                "seconds": progress.seconds,
+                "history": progress.history,
+            },
+        }
+
+    def restore(self) -> None:
+        """Go back to the last checkpoint of the run's folder."""
+        assert self.folder is not None, "only a run with a folder has checkpoints"
+        state = self.folder.load(self.folder.checkpoint_file)
+        best = self.folder.load(self.folder.best_file)
+        if state.get("config") != self.config.model_dump(mode="json"):
+            raise ModelError(f"{self.folder.checkpoint_file} was made by another config; resume with its own")
+        try:
+            self.learner.load_state_dict(state["learner"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            first = str(error).splitlines()[0]
+            raise ModelError(f"{self.folder.checkpoint_file} is of another model: {first}") from None
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self.progress = Progress(**state["progress"])
+        self.best_state = {key: value.to(self.device) for key, value in best.items()}
+        self.folder.write_log(self.progress.history)
+
+
+def make_fabric(config: Config) -> Fabric:
+    """Make the Fabric for one process on the device the config asks for."""
+    wanted = config.train.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ModelError("train.device=cuda, but torch sees no GPU; use train.device=cpu")
+    accelerator = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    return Fabric(accelerator=accelerator, devices=1, precision=config.train.precision)
