@@ -1,0 +1,296 @@
+"""Every registered pair loss against a slow loop over its equation, and the properties that all of them share."""
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from winnow.losses import LOSSES
+
+
+@dataclass
+class Pairs:
+    """A batch in plain Python: unit vectors, and for each query the references it forms pairs with."""
+
+    q: list[list[float]]
+    r: list[list[float]]
+    positives: list[list[int]]
+    negatives: list[list[int]]
+
+    def similarity(self, q: int, r: int) -> float:
+        return sum(a * b for a, b in zip(self.q[q], self.r[r], strict=True))
+
+    def distance(self, q: int, r: int) -> float:
+        return math.dist(self.q[q], self.r[r])
+
+
+def pairs_of(queries, labels, references=None, reference_labels=None, exclude=None) -> Pairs:
+    def unit(row):
+        length = math.hypot(*row)
+        return [x / length for x in row]
+
+    own = references is None
+    references, reference_labels = (queries, labels) if own else (references, reference_labels)
+    q, r = [[unit(row) for row in x.double().tolist()] for x in (queries, references)]
+    positives: list[list[int]] = [[] for _ in q]
+    negatives: list[list[int]] = [[] for _ in q]
+    for i in range(len(q)):
+        for j in range(len(r)):
+            if (own and i == j) or (exclude is not None and bool(exclude[i, j])):
+                continue
+            side = positives if int(labels[i]) == int(reference_labels[j]) else negatives
+            side[i].append(j)
+    return Pairs(q, r, positives, negatives)
+
+
+def mean_above_zero(terms: list[float]) -> float:
+    above = [t for t in terms if t > 0]
+    return sum(above) / len(above) if above else 0.0
+
+
+def slow_c1(pairs: Pairs, margin: float) -> float:
+    total = 0.0
+    for q in range(len(pairs.q)):
+        total += sum(max(0.0, 1 - 1e-5 - pairs.similarity(q, r)) for r in pairs.positives[q])
+        total += sum(max(0.0, pairs.similarity(q, r) - margin) for r in pairs.negatives[q])
+    return total / len(pairs.q) if pairs.q else 0.0
+
+
+def slow_c2(pairs: Pairs, positive_margin: float, negative_margin: float) -> float:
+    pull = [pairs.distance(q, r) - positive_margin for q, found in enumerate(pairs.positives) for r in found]
+    push = [negative_margin - pairs.distance(q, r) for q, found in enumerate(pairs.negatives) for r in found]
+    return mean_above_zero(pull) + mean_above_zero(push)
+
+
+def slow_triplet(pairs: Pairs, margin: float) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        for p in pairs.positives[q]:
+            terms += [pairs.distance(q, p) - pairs.distance(q, n) + margin for n in pairs.negatives[q]]
+    return mean_above_zero(terms)
+
+
+def slow_ms(pairs: Pairs, alpha: float, beta: float, threshold: float) -> float:
+    total = 0.0
+    for q in range(len(pairs.q)):
+        pull = sum(math.exp(-alpha * (pairs.similarity(q, r) - threshold)) for r in pairs.positives[q])
+        push = sum(math.exp(beta * (pairs.similarity(q, r) - threshold)) for r in pairs.negatives[q])
+        total += math.log(1 + pull) / alpha + math.log(1 + push) / beta
+    return total / len(pairs.q) if pairs.q else 0.0
+
+
+# Per loss: the slow loop, and settings other than the defaults to try as well.
+SLOW: dict[str, tuple[Callable[..., float], dict[str, float]]] = {
+    "c1": (slow_c1, {"margin": -0.2}),
+    "c2": (slow_c2, {"positive_margin": 0.4, "negative_margin": 1.3}),
+    "triplet": (slow_triplet, {"margin": 0.7}),
+    "ms": (slow_ms, {"alpha": 5.0, "beta": 3.0, "threshold": -0.1}),
+}
+
+every_loss = pytest.mark.parametrize("name", list(LOSSES))
+LABELS = torch.tensor([0, 1, 2, 0, 1, 1, 2, 0])
+
+
+def batch(count: int = 8, width: int = 4, seed: int = 0, dtype=torch.float64) -> Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def expected(name: str, *inputs, **section) -> float:
+    chosen = LOSSES.resolve({"name": name, **section})
+    chosen.pop("name")
+    return SLOW[name][0](pairs_of(*inputs), **chosen)
+
+
+def backward(loss, *inputs) -> tuple[Tensor, Tensor]:
+    """Return the value and the gradient in the queries."""
+    queries = inputs[0].detach().clone().requires_grad_()
+    value = loss(queries, *inputs[1:])
+    value.backward()
+    return value.detach(), queries.grad
+
+
+def test_every_loss_has_a_slow_reference():
+    assert set(SLOW) == set(LOSSES)
+
+
+@every_loss
+@pytest.mark.parametrize("tuned", [False, True], ids=["defaults", "tuned"])
+@settings(max_examples=15, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=1, max_size=7),
+    reference_labels=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    width=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+)
+def test_equals_the_loop_over_its_equation(name, tuned, labels, reference_labels, width, seed):
+    section = SLOW[name][1] if tuned else {}
+    loss = LOSSES.build({"name": name, **section})
+    labels, reference_labels = torch.tensor(labels), torch.tensor(reference_labels)
+    queries, references = batch(len(labels), width, seed), batch(len(reference_labels), width, seed + 1)
+    exclude = batch(len(labels), len(reference_labels), seed + 2) > 0.5
+    own_exclude = batch(len(labels), len(labels), seed + 3) > 0.5
+    for inputs in (
+        (queries, labels),
+        (queries, labels, None, None, own_exclude),
+        (queries, labels, references, reference_labels),
+        (queries, labels, references, reference_labels, exclude),
+    ):
+        torch.testing.assert_close(float(loss(*inputs)), expected(name, *inputs, **section), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["c2", "triplet", "ms"])
+def test_agrees_with_pytorch_metric_learning(name):
+    from pytorch_metric_learning import losses, reducers
+
+    theirs = {
+        "c2": losses.ContrastiveLoss(pos_margin=0.3, neg_margin=1.2, reducer=reducers.AvgNonZeroReducer()),
+        "triplet": losses.TripletMarginLoss(margin=0.2, reducer=reducers.AvgNonZeroReducer()),
+        "ms": losses.MultiSimilarityLoss(alpha=3.0, beta=20.0, base=0.4),
+    }[name]
+    ours = {
+        "c2": {"positive_margin": 0.3, "negative_margin": 1.2},
+        "triplet": {"margin": 0.2},
+        "ms": {"alpha": 3.0, "beta": 20.0, "threshold": 0.4},
+    }[name]
+    queries = batch()
+    value, grad = backward(LOSSES.build({"name": name, **ours}), queries, LABELS)
+    their_value, their_grad = backward(theirs, queries, LABELS)
+    torch.testing.assert_close(value, their_value)
+    torch.testing.assert_close(grad, their_grad)
+
+
+@every_loss
+def test_gradient_is_that_of_finite_differences(name):
+    loss = LOSSES.build({"name": name, **SLOW[name][1]})
+    queries, references = batch(6, 3).requires_grad_(), batch(5, 3, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda q: loss(q, LABELS[:6]), queries)
+    assert torch.autograd.gradcheck(lambda q, r: loss(q, LABELS[:6], r, LABELS[:5]), (queries, references))
+
+
+DEGENERATE = {
+    "no positives": (batch(4), torch.arange(4)),
+    "no negatives": (batch(4), torch.zeros(4, dtype=torch.int64)),
+    "a single sample": (batch(1), torch.zeros(1, dtype=torch.int64)),
+    "an empty batch": (batch(0), torch.zeros(0, dtype=torch.int64)),
+    "no references": (batch(3), torch.arange(3), batch(0), torch.zeros(0, dtype=torch.int64)),
+    "all excluded": (batch(3), LABELS[:3], batch(4), LABELS[:4], torch.ones(3, 4, dtype=torch.bool)),
+    "no queries": (batch(0), torch.zeros(0, dtype=torch.int64), batch(3), LABELS[:3]),
+}
+
+
+@every_loss
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_batches_without_some_kind_of_pair_still_propagate(name, case):
+    value, grad = backward(LOSSES.build({"name": name}), *DEGENERATE[case])
+    assert float(value) == pytest.approx(expected(name, *DEGENERATE[case]), rel=1e-6, abs=1e-9)
+    assert grad.isfinite().all()
+    if case not in ("no positives", "no negatives"):
+        assert float(value) == 0.0
+        assert not grad.any()
+
+
+@every_loss
+@pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zero vectors", "one vector"])
+def test_identical_embeddings_give_finite_gradients(name, scale):
+    queries = scale * batch(1).float().expand(8, 4)
+    value, grad = backward(LOSSES.build({"name": name}), queries, LABELS)
+    assert value.isfinite()
+    assert grad.isfinite().all()
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_input_is_computed_in_float32(name, dtype):
+    loss = LOSSES.build({"name": name})
+    queries = batch().to(dtype)
+    value, grad = backward(loss, queries, LABELS)
+    assert value.dtype is torch.float32
+    torch.testing.assert_close(value, loss(queries.float(), LABELS), rtol=0, atol=0)
+    assert grad.dtype is dtype
+    assert grad.isfinite().all()
+
+
+@every_loss
+def test_float32_is_near_float64(name):
+    loss = LOSSES.build({"name": name})
+    value = loss(batch().float(), LABELS)
+    assert value.dtype is torch.float32
+    torch.testing.assert_close(value, loss(batch(), LABELS).float(), rtol=1e-4, atol=1e-6)
+
+
+@every_loss
+def test_autocast_changes_nothing(name):
+    loss, queries = LOSSES.build({"name": name}), batch().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        value = loss(queries, LABELS)
+    torch.testing.assert_close(value, loss(queries, LABELS), rtol=0, atol=0)
+
+
+@every_loss
+def test_compiles_to_one_graph_that_equals_eager(name):
+    torch._dynamo.reset()
+    loss, queries = LOSSES.build({"name": name}), batch(6, 3)
+    value, grad = backward(loss, queries, LABELS[:6])
+    compiled = torch.compile(copy.deepcopy(loss), fullgraph=True, backend="aot_eager")
+    compiled_value, compiled_grad = backward(compiled, queries, LABELS[:6])
+    torch.testing.assert_close(compiled_value, value)
+    torch.testing.assert_close(compiled_grad, grad)
+
+
+@every_loss
+@settings(max_examples=10, deadline=None)
+@given(order=st.permutations(range(8)))
+def test_order_of_the_batch_does_not_matter(name, order):
+    loss = LOSSES.build({"name": name})
+    torch.testing.assert_close(loss(batch()[order], LABELS[order]), loss(batch(), LABELS))
+
+
+@every_loss
+def test_length_of_the_embeddings_does_not_matter(name):
+    loss, lengths = LOSSES.build({"name": name}), torch.linspace(0.1, 30, 8)[:, None]
+    torch.testing.assert_close(loss(batch() * lengths, LABELS), loss(batch(), LABELS))
+
+
+@every_loss
+@settings(max_examples=10, deadline=None)
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3, unique=True))
+def test_any_integers_serve_as_labels(name, values):
+    loss = LOSSES.build({"name": name})
+    torch.testing.assert_close(loss(batch(), torch.tensor(values)[LABELS]), loss(batch(), LABELS), rtol=0, atol=0)
+
+
+@every_loss
+def test_excluded_pairs_receive_no_gradient(name):
+    exclude = torch.zeros(8, 5, dtype=torch.bool)
+    exclude[:, 2] = True
+    references = batch(5, seed=1).requires_grad_()
+    LOSSES.build({"name": name, **SLOW[name][1]})(batch(), LABELS, references, LABELS[:5], exclude).backward()
+    assert not references.grad[2].any()
+    assert references.grad[[0, 1, 3, 4]].any(dim=1).all()
+
+
+@every_loss
+@pytest.mark.parametrize("given_ones", [(batch(2), None), (None, LABELS[:2])], ids=["no labels", "no references"])
+def test_references_and_their_labels_go_together(name, given_ones):
+    with pytest.raises(ValueError, match="references and reference_labels"):
+        LOSSES.build({"name": name})(batch(), LABELS, *given_ones)
+
+
+@every_loss
+def test_state_survives_saving_and_loading(name):
+    loss = LOSSES.build({"name": name})
+    for parameter in loss.parameters():
+        torch.nn.init.uniform_(parameter)
+    saved = io.BytesIO()
+    torch.save(loss.state_dict(), saved)
+    saved.seek(0)
+    fresh = LOSSES.build({"name": name})
+    fresh.load_state_dict(torch.load(saved, weights_only=True))
+    torch.testing.assert_close(fresh(batch(), LABELS), loss(batch(), LABELS), rtol=0, atol=0)
