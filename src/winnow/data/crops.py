@@ -30,8 +30,8 @@ def crop_batch(batch: Ragged, boxes: Tensor, size: int | tuple[int, int], flips:
     height, width = (size, size) if isinstance(size, int) else size
     device = batch.pixels.device
     top, left, box_height, box_width = boxes.to(device, torch.float32).unsqueeze(-1).unbind(1)
-    y = _centres(height, device) * (box_height / height) - 0.5 + top
-    x = _centres(width, device) * (box_width / width) - 0.5 + left
+    y = _centres(height, device) * _divided(box_height, height) - 0.5 + top
+    x = _centres(width, device) * _divided(box_width, width) - 0.5 + left
     if flips is not None:
         x = torch.where(flips.to(device)[:, None], x.flip(1), x)
     y0, x0 = y.floor(), x.floor()
@@ -50,7 +50,7 @@ def crop_batch(batch: Ragged, boxes: Tensor, size: int | tuple[int, int], flips:
     upper = torch.lerp(fetch(above, before), fetch(above, after), right)
     lower = torch.lerp(fetch(below, before), fetch(below, after), right)
     crops = torch.lerp(upper, lower, down)
-    return crops.permute(0, 3, 1, 2).contiguous().div_(255)
+    return _divided(crops.permute(0, 3, 1, 2).contiguous(), 255)
 
 
 def train_boxes(
@@ -70,7 +70,7 @@ def train_boxes(
     Args:
         heights: (B,) of the images.
         widths: (B,) of the images.
-        generator: On the CPU, so that the draws are the same for every device.
+        generator: On the CPU, so that the draws are the same for every device; boxes then agree up to rounding.
         area: Smallest and largest share of the image's area.
         aspect: Smallest and largest width / height.
 
@@ -90,7 +90,7 @@ def train_boxes(
     fits = (box_width <= full_width) & (box_height <= full_height)
     # The fallback stands in one more column that always fits; argmax finds the first that does.
     fallback_width = torch.minimum(full_width, full_height * aspect[1])
-    fallback_height = torch.minimum(full_height, full_width / aspect[0])
+    fallback_height = torch.minimum(full_height, full_width * (1 / aspect[0]))
     always = torch.ones(count, 1, dtype=torch.bool, device=device)
     first = torch.cat([fits, always], 1).int().argmax(1, keepdim=True)
     box_width = torch.cat([box_width, fallback_width], 1).gather(1, first)[:, 0]
@@ -133,3 +133,11 @@ def _centres(count: int, device: torch.device) -> Tensor:
 def _clamped(positions: Tensor, lengths: Tensor) -> Tensor:
     """Return (B, n) positions as int64 within 0 and length - 1."""
     return torch.minimum(positions.long().clamp(min=0), lengths[:, None] - 1)
+
+
+def _divided(values: Tensor, number: float) -> Tensor:
+    """Return values / number, rounded correctly on every device.
+
+    By a plain number GPUs multiply with its rounded inverse: 227 / 227 would not be 1, nor aligned crops exact.
+    """
+    return values / torch.full((), float(number), device=values.device)
