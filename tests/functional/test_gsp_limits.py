@@ -41,6 +41,12 @@ def test_mu_one_spreads_each_feature_over_the_prototypes() -> None:
     torch.testing.assert_close(attributes, (kernel / kernel.sum(0)).mean(1))
 
 
+def test_mu_one_weights_do_not_move_with_the_costs() -> None:
+    costs = torch.from_numpy(distinct_costs(1, m=3, n=5))[None]
+    moves = torch.autograd.functional.jacobian(lambda c: gsp_weights(c, 1.0, 5.0).weights, costs)
+    assert (moves == 0).all()
+
+
 @pytest.mark.parametrize("mu", [0.01, 0.3, 1.0])
 def test_eps_zero_is_average_pooling(mu: float) -> None:
     features, prototypes = random_problem(2, n=7, m=4)

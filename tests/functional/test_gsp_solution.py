@@ -16,7 +16,7 @@ from gsp_oracles import (
     smoothed_primal,
 )
 
-from winnow.functional import gsp, gsp_weights
+from winnow.functional import gsp, gsp_weights, selection
 
 EPS = (0.1, 0.5, 5.0, 20.0)
 MU = (0.05, 0.3, 0.7, 0.95)
@@ -131,3 +131,23 @@ def test_attributes_are_the_marginal_of_a_sinkhorn_plan(mu: float, eps: float) -
     # The free marginal is optimal: all prototypes and the residue share one scaling, as exp(-eps c) alone tells.
     scaling = plan[:-1] / (plan[-1] * np.exp(-eps * costs))
     np.testing.assert_allclose(scaling, scaling.mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [5, 49])
+def test_few_steps_find_the_root_and_more_do_not_leave_it(
+    n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 16 steps on nothing changes but the last digits, for eps up to 100; rows settle at different times."""
+    generator = torch.Generator().manual_seed(9)
+    eps = torch.tensor([0.1, 0.5, 5.0, 20.0, 100.0], dtype=dtype).repeat_interleave(50)
+    costs = 2 * torch.rand(250, 8, n, generator=generator, dtype=dtype)
+    scores = torch.logsumexp(-eps[:, None, None] * costs, dim=1)
+    mu = torch.tensor([0.05, 0.3, 0.5, 0.7, 0.95], dtype=dtype).repeat(50)
+    for steps in (16, 17, 18, 19, 20, 30, 60):
+        monkeypatch.setattr(selection, "MAX_STEPS", steps)
+        tau = selection.selection_threshold(scores, mu[:, None], torch.ones(250, n, dtype=torch.bool))
+        kept = torch.sigmoid(tau.double() + scores.double()).mean(1)
+        # A rounding of tau moves the mean by at most a quarter of it.
+        tolerance = torch.finfo(dtype).eps * (8 + tau.abs().squeeze(1) / 4)
+        assert ((kept - mu).abs() <= tolerance).all(), steps

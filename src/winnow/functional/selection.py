@@ -68,9 +68,10 @@ def _solve(scores: Tensor, share: Tensor, mask: Tensor) -> Tensor:
         high = torch.where(excess > 0, tau, high)
         newton = tau - excess / slope
         inside = (newton > low) & (newton < high)  # false also for the NaN and inf of a vanished slope
-        next_tau = torch.where(inside, newton, (low + high) / 2)
-        next_tau = torch.where(excess == 0, tau, next_tau)
-        settled = (next_tau - tau).abs() <= 2 * tiny * tau.abs().clamp(min=1)
+        # At the root rounding may point out of the bracket, of which the other end can still be far away: stay.
+        done = (excess.abs() <= 4 * tiny * share) | (newton == tau)
+        next_tau = torch.where(inside, newton, torch.where(done, tau, (low + high) / 2))
+        settled = done | ((next_tau - tau).abs() <= 2 * tiny * tau.abs().clamp(min=1))
         tau = next_tau
         # Asking costs a synchronisation on a GPU, so ask there only now and then.
         if (tau.device.type == "cpu" or step % 8 == 7) and bool(settled.all()):
