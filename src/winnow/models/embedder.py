@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -28,6 +29,13 @@ from winnow.pooling import GSP
 
 ImageLike = str | PathLike[str] | Image.Image | Tensor
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+
+
+class Explanation(NamedTuple):
+    """What a model saw of an image, and the (h, w) weights it gave to its parts; None where a pooling has none."""
+
+    image: Image.Image
+    weights: NDArray[np.float32] | None
 
 
 class Embedder(nn.Module):
@@ -110,7 +118,24 @@ class Embedder(nn.Module):
         result: NDArray[np.float32] = vectors.cpu().numpy()
         return result
 
-    def _batches(self, images: ImageLike | Sequence[ImageLike], batch_size: int) -> list[Tensor] | Any:
+    @torch.inference_mode()
+    def explain(self, images: Sequence[ImageLike], *, batch_size: int = 64) -> list[Explanation]:
+        """Return, for each image, what the network was shown and where the pooling put its weight."""
+        mode = self.training
+        self.eval()
+        seen: list[Explanation] = []
+        for batch in self._batches(images, batch_size):
+            features = self.backbone(batch)
+            weights = self.head(features, details=True).weights
+            rows, columns = grid_shape(features)
+            pixels = (batch.permute(0, 2, 3, 1) * 255).round().to(torch.uint8).cpu().numpy()
+            for index, crop in enumerate(pixels):
+                grid = None if weights is None else weights[index].reshape(rows, columns).float().cpu().numpy()
+                seen.append(Explanation(Image.fromarray(crop), grid))
+        self.train(mode)
+        return seen
+
+    def _batches(self, images: ImageLike | Sequence[ImageLike], batch_size: int) -> Iterator[Tensor]:
         if isinstance(images, Tensor) and images.dim() == 4:
             return (part.to(self.device) for part in torch.split(images, batch_size))
         single = isinstance(images, str | PathLike | Image.Image | Tensor)
@@ -162,6 +187,16 @@ class Embedder(nn.Module):
     def is_ready(self) -> bool:
         """Whether a pooling that starts its prototypes from data has done so."""
         return all(module.is_ready for module in self.modules() if isinstance(module, GSP))
+
+
+def grid_shape(features: Tensor) -> tuple[int, int]:
+    """Return the rows and columns of a map (B, C, H, W), or of tokens (B, N, C) that come from a square grid."""
+    if features.dim() == 4:
+        return features.shape[2], features.shape[3]
+    side = math.isqrt(features.shape[1])
+    if side * side != features.shape[1]:
+        raise ModelError(f"{features.shape[1]} tokens are not a square grid; they cannot be laid over the image")
+    return side, side
 
 
 class GivenImages(ImageSet):

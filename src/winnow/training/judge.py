@@ -16,25 +16,44 @@ from winnow.training.inputs import Inputs
 Autocast = Callable[[], AbstractContextManager[None]]
 
 
+Progress = Callable[[int, int], None]
+
+
 @torch.no_grad()
-def embed(model: nn.Module, inputs: Inputs, *, batch: int = 128, autocast: Autocast = nullcontext) -> Tensor:
+def embed(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    batch: int = 128,
+    autocast: Autocast = nullcontext,
+    progress: Progress | None = None,
+) -> Tensor:
     """Return unit embeddings (N, dim) of all inputs, in inference mode."""
     mode = model.training
     model.eval()
     count = len(inputs.labels)
     parts = []
     for start in range(0, count, batch):
+        stop = min(start + batch, count)
         with autocast():
-            parts.append(model(inputs.test(range(start, min(start + batch, count)))).float())
+            parts.append(model(inputs.test(range(start, stop))).float())
+        if progress is not None:
+            progress(stop, count)
     model.train(mode)
     return normalize(torch.cat(parts), dim=1)
 
 
 def judge(
-    model: nn.Module, inputs: Inputs, *, batch: int = 128, keep: int = 0, autocast: Autocast = nullcontext
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    batch: int = 128,
+    keep: int = 0,
+    autocast: Autocast = nullcontext,
+    progress: Progress | None = None,
 ) -> RetrievalResult:
     """Embed inputs and retrieve each among the others."""
-    embeddings = embed(model, inputs, batch=batch, autocast=autocast)
+    embeddings = embed(model, inputs, batch=batch, autocast=autocast, progress=progress)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     return evaluate_retrieval(embeddings, labels, keep=keep)
 

@@ -88,14 +88,14 @@ class TensorBoard(Monitor):
         except ImportError:
             raise MissingExtraError("tensorboard", "tensorboard", "train.tensorboard=true") from None
         purge = None if resume_step is None else resume_step + 1
-        self._writer = SummaryWriter(str(folder), purge_step=purge)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder), purge_step=purge)
 
     def validated(self, entry: dict[str, Any], improved: bool) -> None:
         """Log one validation."""
         for name, value in entry.items():
             if name != "step":
-                self._writer.add_scalar(name, value, entry["step"])  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(name, value, entry["step"])
 
     def close(self) -> None:
         """Flush the event file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()

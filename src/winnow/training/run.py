@@ -6,13 +6,14 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from winnow.data import Crops, ImageSet, ImageStore, Splits, load_splits
+from winnow.data import Crops, ImageSet, ImageStore, Splits, load_images, load_splits
 from winnow.data.emoji import load_emoji
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.evaluation import RetrievalResult
 from winnow.models import Embedder
 from winnow.training.config import Config
@@ -99,6 +100,7 @@ def prepare(config: Config, splits: Splits, monitor: Monitor) -> Prepared:
 
     def inputs(images: ImageSet, title: str) -> Inputs:
         show = monitor.task(title)
+        made: Inputs
         if frozen:
             made, skipped = frozen_inputs(
                 embedder.backbone, images, crops, device,
@@ -149,7 +151,7 @@ def run_training(
     """
     monitor = monitor or Monitor()
     splits = load_data(config)
-    for note in getattr(splits.train, "notes", ()):
+    for note in splits.notes:
         monitor.note(note)
     wanted = config.train.classes_per_batch
     config = resolve_config(config, len(splits.train.class_names))
@@ -196,6 +198,35 @@ def run_training(
     }
     folder.write_json(folder.result_file, result)
     return result
+
+
+def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | None = None) -> RetrievalResult:
+    """Judge a finished run's model on its own test classes, or on all images of other data."""
+    config = folder.read_config()
+    folder.read_result()  # refuses a run that is not finished
+    images: ImageSet | None
+    if data is None:
+        images = load_data(config).test
+        if images is None:
+            raise DataError(f"the run {folder.path} has no test classes (too few to split): name others with --data")
+    elif data == "emoji":
+        images = load_emoji().test
+    else:
+        images = load_images(data)
+    assert images is not None, "the embedded set has test classes"
+    return judge_saved(folder.model_folder, images, config, monitor or Monitor())
+
+
+def judge_saved(model: Path, images: ImageSet, config: Config, monitor: Monitor) -> RetrievalResult:
+    """Judge a saved model on images."""
+    device = make_fabric(config).device
+    embedder = Embedder.from_pretrained(model, device=device)
+    store = ImageStore(images, resize=config.image.resize, cache="none", device=device, on_error=config.data.on_error)
+    show = monitor.task("embedding")
+    inputs = CropInputs(store, embedder.crops)
+    for name, reason in store.skipped:
+        monitor.note(f"skipped {name}: {reason}")
+    return judge(embedder, inputs, batch=64, keep=10, progress=show)
 
 
 def _import(path: str) -> Callable[..., Any]:

@@ -70,6 +70,7 @@ class Trainer:
         settings = config.train
         self.fabric = make_fabric(config)
         self.device = self.fabric.device
+        learner.to(self.device)
         assert settings.lr is not None, "resolve_config sets the learning rate"
         groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
@@ -102,9 +103,8 @@ class Trainer:
             self.monitor.step(progress.step)
             if progress.step % settings.eval_every == 0 or progress.step == settings.steps:
                 self._check(watch)
-                steps = settings.eval_every if progress.step % settings.eval_every == 0 else None
-                count = steps or progress.step % settings.eval_every
-                self._validate({name: float(value) / count for name, value in sums.items()}, started)
+                steps = progress.step - self._saved_step()
+                self._validate({name: float(value) / steps for name, value in sums.items()}, started)
                 sums = {}
         self.learner.load_state_dict(self.best_state)
         return progress
@@ -163,6 +163,7 @@ class Trainer:
         )
 
     def _saved_step(self) -> int:
+        """Return the step of the last validation, which is that of the last checkpoint."""
         return int(self.progress.history[-1]["step"])
 
     def _state(self) -> dict[str, Any]:

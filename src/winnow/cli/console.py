@@ -1,0 +1,96 @@
+"""What commands print: tables, notes and progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from winnow.training.monitor import Monitor
+
+out = Console()
+err = Console(stderr=True)
+
+SHOWN = ("MAP@R", "P@1", "P@R")
+
+
+class ConsoleMonitor(Monitor):
+    """Progress bars on a terminal, a line per validation elsewhere."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[info]}"),
+            console=err,
+            disable=not err.is_terminal,
+            transient=True,
+        )
+        self._training: TaskID | None = None
+        self._started = False
+
+    def _begin(self) -> None:
+        if not self._started:
+            self._progress.start()
+            self._started = True
+
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        err.print(f"[dim]{text}[/]", highlight=False, soft_wrap=True)
+
+    def task(self, title: str) -> Callable[[int, int], None]:
+        """Show a bar for a piece of work."""
+        self._begin()
+        bar = self._progress.add_task(title, total=None, info="")
+
+        def tell(done: int, total: int) -> None:
+            self._progress.update(bar, completed=done, total=total)
+            if done == total:
+                self._progress.remove_task(bar)
+                if not err.is_terminal:
+                    err.print(f"{title}: {total} done", highlight=False)
+
+        return tell
+
+    def start(self, steps: int, done: int) -> None:
+        """Show the bar of training."""
+        self._begin()
+        self._training = self._progress.add_task("training", total=steps, completed=done, info="")
+
+    def step(self, step: int) -> None:
+        """Move the bar of training."""
+        if self._training is not None:
+            self._progress.update(self._training, completed=step)
+
+    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+        """Show the last validation beside the bar, or print it."""
+        text = f"val MAP@R {100 * entry['val/MAP@R']:.2f}{' (best)' if improved else ''}"
+        if err.is_terminal and self._training is not None:
+            self._progress.update(self._training, info=text)
+        else:
+            loss = f" loss {entry['loss']:.4f}" if "loss" in entry else ""
+            err.print(f"step {entry['step']}:{loss} {text}", highlight=False)
+
+    def close(self) -> None:
+        """Take the bars away."""
+        self._progress.stop()
+        self._started = False
+        self._training = None
+
+
+def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str | None = None) -> Table:
+    """Return a table of metrics in percent, a row for each name."""
+    names = [name for name in next(iter(rows.values())) if name in SHOWN or name.startswith("R@")]
+    names = [*SHOWN, *(n for n in names if n not in SHOWN and n != "R@1")]
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for label, metrics in rows.items():
+        table.add_row(label, *(f"{100 * metrics[name]:.2f}" for name in names))
+    return table

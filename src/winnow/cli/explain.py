@@ -1,0 +1,33 @@
+"""`winnow explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from winnow.cli.console import out
+from winnow.errors import ModelError
+from winnow.models import Embedder
+from winnow.report.heatmap import save_explanation
+
+
+def explain(
+    run: Path = typer.Argument(..., metavar="RUN", help="A run folder of `winnow train`, or a saved model."),
+    images: list[Path] = typer.Argument(..., metavar="IMAGE...", help="Images to look at."),
+    out_folder: Path = typer.Option(Path("explained"), "--out", help="Folder for the PNG files."),
+) -> None:
+    """Draw what a model looks at: its pooling weights as a heat map over each image."""
+    embedder = Embedder.from_pretrained(run)
+    if not embedder.is_ready:
+        out.print(
+            "The prototypes were never set from data: this model pools by plain average, so all weights are equal."
+        )
+    out_folder.mkdir(parents=True, exist_ok=True)
+    name = embedder.config.pooling["name"].upper()
+    for path, seen in zip(images, embedder.explain(list(images)), strict=True):
+        if seen.weights is None:
+            raise ModelError(f"{name} pooling has no weights over the image to show")
+        target = out_folder / f"{path.stem}.png"
+        save_explanation(target, seen.image, {name: seen.weights})
+        out.print(str(target), highlight=False)

@@ -1,0 +1,79 @@
+"""The entry point: commands put together, errors told in one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+import typer
+
+import winnow
+from winnow.cli.config import config
+from winnow.cli.console import err
+from winnow.cli.demo import demo
+from winnow.cli.evaluate import evaluate
+from winnow.cli.explain import explain
+from winnow.cli.train import train
+from winnow.errors import WinnowError
+
+app = typer.Typer(
+    name="winnow",
+    help="Learn image embeddings for retrieval on classes never seen in training.",
+    epilog="Exit codes: 0 done, 1 general, 2 bad setting or usage, 3 bad data, 4 bad model or checkpoint, "
+    "5 training failed, 6 a package is missing, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for command in (demo, train, evaluate, explain, config):
+    app.command()(command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"winnow {winnow.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Run the command line; what the user can put right ends in one line and an exit code, never a traceback."""
+    _quieten()
+    try:
+        app()
+    except WinnowError as error:
+        err.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        err.print("interrupted; a run goes on with `winnow train --resume RUN`", highlight=False)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _plain(error: WinnowError) -> str:
+    """Return an error's text on one line, its brackets safe from markup."""
+    return " ".join(str(error).split()).replace("[", r"\[")
+
+
+def _quieten() -> None:
+    """Show winnow's own warnings as one line each, and keep the libraries' chatter out of sight."""
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(lightning|lightning_fabric|torch|timm|torchvision)(\..*)?")
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
+        if os.sep + "winnow" + os.sep in filename or category is UserWarning:
+            err.print(f"[bold yellow]warning:[/] {message}", highlight=False, soft_wrap=True)
+
+    warnings.showwarning = show  # type: ignore[assignment]

@@ -1,0 +1,69 @@
+"""`winnow train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from winnow.cli.console import ConsoleMonitor, metrics_table, out
+from winnow.errors import ConfigError
+from winnow.report.figures import run_curves
+from winnow.report.style import save
+from winnow.training import RunFolder, load_config, run_training
+from winnow.training.config import Config
+
+
+def train(
+    words: list[str] = typer.Argument(
+        None, metavar="[CONFIG.yaml] [KEY=VALUE]...", help="A config file and settings, e.g. data=FOLDER pooling=gsp."
+    ),
+    out_folder: Path = typer.Option(None, "--out", help="Run folder to write; default the next free one in runs/."),
+    resume: Path = typer.Option(None, "--resume", help="Go on with this run from its last checkpoint."),
+) -> None:
+    """Train a model; with only [bold]data=FOLDER[/] a good one for a folder of class folders.
+
+    [dim]winnow train data=photos[/] splits the classes, trains on some, picks the best weights on others and tests on
+    the rest. Every setting is listed by [dim]winnow config[/].
+    """
+    if resume is not None:
+        if words or out_folder is not None:
+            raise ConfigError("--resume goes on with the run's own settings: give no others beside it")
+        folder = RunFolder(resume)
+        config = folder.read_config()
+        if folder.result_file.exists():
+            raise ConfigError(f"the run {resume} is finished; see it with `winnow evaluate {resume}`")
+    else:
+        config = read_words(words or [])
+        folder = RunFolder(out_folder or next_free(config))
+    result = run_training(config, folder, resume=resume is not None, monitor=ConsoleMonitor())
+    history = folder.load(folder.checkpoint_file)["progress"]["history"]
+    save(run_curves(history), folder.path / "curves.png")
+    split = "test" if "test" in result["metrics"] else "val"
+    rows = {
+        "backbone, average pooling, untrained": result["untrained"][split],
+        f"trained ({result['config']['pooling']['name']}, {result['config']['dim']}-D)": result["metrics"][split],
+    }
+    long_name = {"test": "test classes, never seen in training", "val": "validation classes (too few for a test)"}
+    out.print(metrics_table(rows, f"{long_name[split]} (%)"))
+    if not result["prototypes_ready"]:
+        out.print(
+            "The prototypes were never set: training ended before their memory was full, so this is average pooling."
+        )
+    out.print(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})", highlight=False)
+    out.print(f"next: winnow explain {folder.path} IMAGE...", highlight=False)
+
+
+def read_words(words: list[str]) -> Config:
+    """Read an optional config file and key=value words."""
+    first = words[0] if words and "=" not in words[0] else None
+    return load_config(first, words[1:] if first else words)
+
+
+def next_free(config: Config) -> Path:
+    """Return runs/DATA-POOLING-N for the first N that is free."""
+    stem = f"{Path(config.data.path).stem or 'data'}-{config.pooling['name']}"
+    number = 1
+    while (folder := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return folder

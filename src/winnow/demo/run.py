@@ -1,0 +1,151 @@
+"""Train every method with every seed on features computed once, then write the report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from winnow.data import Splits
+from winnow.data.emoji import load_emoji
+from winnow.demo.exhibits import heatmaps, prototypes, queries
+from winnow.demo.settings import METHODS, SHARED, method_config
+from winnow.evaluation import RetrievalResult
+from winnow.models import Embedder, Head
+from winnow.report.comparison import Comparison, Method, MethodRun, comparison_table, markdown_table, write_comparison
+from winnow.training.folder import RunFolder
+from winnow.training.judge import judge
+from winnow.training.monitor import Monitor
+from winnow.training.provenance import provenance
+from winnow.training.run import Prepared, make_learner, prepare, resolve_config
+from winnow.training.trainer import Trainer
+
+SUMMARY = (
+    "Each picture is a collage of one emoji and three of clutter, drawn by different artists. The task: given a "
+    "picture, find others of the same emoji. Emoji and clutter of the test are never seen in training, so what "
+    "carries over is telling content from clutter."
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the demo leaves behind."""
+
+    report: Path
+    model: Path
+    table: Table
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One trained model of one method, with its test result."""
+
+    embedder: Embedder
+    result: RetrievalResult
+
+
+def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: Splits | None = None) -> Made:
+    """Run the comparison and write `report.html`, `results.json`, `results.md` and a model into a folder.
+
+    Args:
+        folder: Where to write; made if need be.
+        seeds: Runs of each method.
+        steps: Training steps of each run.
+        monitor: Told how it goes.
+        splits: Other images of the embedded kind; default the whole embedded set.
+    """
+    started = time.perf_counter()
+    splits = splits or load_emoji()
+    assert splits.test is not None, "the embedded set has test classes"
+    base = resolve_config(method_config(METHODS[0][2], seed=0, steps=steps))
+    prepared = prepare(base, splits, monitor)
+    assert prepared.test is not None
+    feature_seconds = time.perf_counter() - started
+    untrained = judge(prepared.untrained, prepared.test).metrics()
+    methods: list[Method] = []
+    shown: dict[str, Trained] = {}
+    show = monitor.task("training")
+    done = 0
+    for name, meaning, changes in METHODS:
+        runs = []
+        for seed in range(seeds):
+            trained, run = _train(prepared, changes, seed, steps)
+            runs.append(run)
+            if seed == 0:
+                shown[name] = trained
+            done += 1
+            show(done, len(METHODS) * seeds)
+        methods.append(Method(name, meaning, runs))
+        mean = sum(run.metrics["MAP@R"] for run in runs) / len(runs)
+        monitor.note(f"{name}: test MAP@R {100 * mean:.2f}")
+    made = provenance()
+    made["seconds"] = {"features": round(feature_seconds, 1), "all": round(time.perf_counter() - started, 1)}
+    best = shown["GSP + ZSR"]
+    comparison = Comparison(
+        title="Learned pooling against average pooling, on classes never seen",
+        summary=SUMMARY,
+        methods=methods,
+        baseline=("untrained backbone, GAP", untrained),
+        queries=queries(splits.test, {name: trained.result for name, trained in shown.items()}),
+        heatmaps=heatmaps(splits.test, {name: trained.embedder for name, trained in shown.items()}),
+        prototypes=prototypes(splits.test, prepared.test, best.embedder),
+        settings={"shared": SHARED, "methods": {name: changes for name, _, changes in METHODS}, "steps": steps},
+        provenance=made,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    report, model = folder / "report.html", folder / "model"
+    write_comparison(report, comparison)
+    best.embedder.save_pretrained(model, metrics=best.result.metrics())
+    files = RunFolder(folder)
+    files.write_json(folder / "results.json", _results(comparison, untrained))
+    files.write_text(folder / "results.md", markdown_table(comparison) + "\n")
+    return Made(report, model, _table(comparison))
+
+
+def _train(prepared: Prepared, changes: dict[str, Any], seed: int, steps: int) -> tuple[Trained, MethodRun]:
+    """Train one method's head on the features at hand."""
+    config = resolve_config(method_config(changes, seed=seed, steps=steps))
+    torch.manual_seed(config.seed)
+    backbone = prepared.embedder.backbone
+    embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
+    own = Prepared(config, embedder, prepared.train, prepared.val, prepared.test, prepared.num_classes, frozen=True)
+    learner = make_learner(own)
+    trainer = Trainer(config, learner, own.train, own.val)
+    progress = trainer.fit()
+    assert own.test is not None
+    result = judge(learner.model, own.test, keep=5)
+    run = MethodRun(seed, result.metrics(), progress.history, progress.seconds)
+    return Trained(embedder, result), run
+
+
+def _results(comparison: Comparison, untrained: dict[str, float]) -> dict[str, Any]:
+    return {
+        **comparison.provenance,
+        "config": comparison.settings,
+        "table": comparison_table(comparison),
+        "untrained": untrained,
+        "runs": [
+            {"method": method.name, "seed": run.seed, "seconds": round(run.seconds, 2), **run.metrics}
+            for method in comparison.methods
+            for run in method.runs
+        ],
+    }
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(title="test classes, never seen in training (%)", title_justify="left")
+    table.add_column("")
+    for name in ("MAP@R", "P@1", "P@R"):
+        table.add_column(name, justify="right")
+    for method in comparison.methods:
+        cells = []
+        for name in ("MAP@R", "P@1", "P@R"):
+            values = torch.tensor([100 * run.metrics[name] for run in method.runs], dtype=torch.float64)
+            spread = f" ± {float(values.std()):.2f}" if len(values) > 1 else ""
+            cells.append(f"{float(values.mean()):.2f}{spread}")
+        table.add_row(method.name, *cells)
+    return table
