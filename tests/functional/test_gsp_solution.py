@@ -134,17 +134,17 @@ def test_attributes_are_the_marginal_of_a_sinkhorn_plan(mu: float, eps: float) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("n", [5, 49])
+@pytest.mark.parametrize("n", [5, 49, 196])
 def test_few_steps_find_the_root_and_more_do_not_leave_it(
     n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 16 steps on nothing changes but the last digits, for eps up to 100; rows settle at different times."""
+    """From 11 steps on nothing changes but the last digits, for eps up to 20; rows settle at different times."""
     generator = torch.Generator().manual_seed(9)
-    eps = torch.tensor([0.1, 0.5, 5.0, 20.0, 100.0], dtype=dtype).repeat_interleave(50)
+    eps = torch.tensor([0.1, 0.5, 1.0, 5.0, 20.0], dtype=dtype).repeat_interleave(50)
     costs = 2 * torch.rand(250, 8, n, generator=generator, dtype=dtype)
     scores = torch.logsumexp(-eps[:, None, None] * costs, dim=1)
-    mu = torch.tensor([0.05, 0.3, 0.5, 0.7, 0.95], dtype=dtype).repeat(50)
-    for steps in (16, 17, 18, 19, 20, 30, 60):
+    mu = torch.tensor([0.01, 0.3, 0.7, 0.95, 0.999], dtype=dtype).repeat(50)
+    for steps in (*range(11, 21), 60):
         monkeypatch.setattr(selection, "MAX_STEPS", steps)
         tau = selection.selection_threshold(scores, mu[:, None], torch.ones(250, n, dtype=torch.bool))
         kept = torch.sigmoid(tau.double() + scores.double()).mean(1)
