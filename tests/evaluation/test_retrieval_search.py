@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import brute_retrieval as brute
 import numpy as np
 import pytest
@@ -5,7 +8,7 @@ import torch
 
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation import search
-from winnow.evaluation.exact import pair_distances, repeat_ranks
+from winnow.evaluation.exact import full_precision, pair_distances, repeat_ranks
 
 
 def rows_with_ties(seed, count, dimension=4):
@@ -60,21 +63,39 @@ def test_k_is_cut_to_what_there_is():
     assert search(rows[:1], rows[:1], 9, exclude_self=True)[1].shape == (1, 0)
 
 
-@pytest.mark.parametrize("settings", ["high", "medium"])
-def test_lower_matrix_precision_and_autocast_change_nothing(settings):
-    rows = np.random.default_rng(6).normal(size=(200, 64)).astype(np.float32)
-    wanted = search(rows, rows, 20)
-    before = torch.get_float32_matmul_precision()
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_matrix_products_are_in_full_precision_and_the_setting_comes_back(precision):
+    rows, before = torch.ones(2, 2, requires_grad=True), torch.get_float32_matmul_precision()
     try:
-        torch.set_float32_matmul_precision(settings)
+        torch.set_float32_matmul_precision(precision)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = search(torch.from_numpy(rows).requires_grad_(), rows, 20)
-        assert torch.get_float32_matmul_precision() == settings
+            with full_precision(rows.device):
+                product = rows @ rows
+                assert torch.get_float32_matmul_precision() == "highest"
+            assert (rows @ rows).dtype == torch.bfloat16
+        assert product.dtype == torch.float32
+        assert not product.requires_grad
+        assert torch.get_float32_matmul_precision() == precision
+        with pytest.raises(KeyError), full_precision(rows.device):
+            raise KeyError
+        assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
-    assert torch.equal(found[0], wanted[0])
-    assert torch.equal(found[1], wanted[1])
-    assert not found[0].requires_grad
+
+
+def test_precision_that_was_set_by_backend_comes_back():
+    code = """
+import torch
+from winnow.evaluation.exact import full_precision
+backend = getattr(torch.backends.mkldnn, "matmul", None)
+if backend is not None:  # torch >= 2.9
+    torch.backends.fp32_precision = "tf32"
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    with full_precision(torch.device("cpu")):
+        assert backend.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert backend.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "tf32"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)  # for torch keeps traces of the setting
 
 
 def test_read_only_and_strided_arrays():

@@ -74,22 +74,30 @@ def parts(*arrays: Tensor, size: int = 4096) -> Iterator[Tensor]:
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Matrix products in full precision inside the block: no TF32, no bfloat16, no autocast; and no gradients."""
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        mkldnn: Any = torch.backends.mkldnn
-        if hasattr(mkldnn, "matmul"):  # torch >= 2.9
-            holders = (torch.backends.cuda.matmul, mkldnn.matmul)
-            before = [holder.fp32_precision for holder in holders]
-            try:
-                for holder in holders:
-                    holder.fp32_precision = "ieee"
-                yield
-            finally:
-                for holder, value in zip(holders, before, strict=True):
-                    holder.fp32_precision = value
-        else:
-            precision = torch.get_float32_matmul_precision()
-            try:
-                torch.set_float32_matmul_precision("highest")
-                yield
-            finally:
-                torch.set_float32_matmul_precision(precision)
+    with torch.no_grad(), torch.autocast(device.type, enabled=False), _full_float32():
+        yield
+
+
+@contextmanager
+def _full_float32() -> Iterator[None]:
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by backend (torch >= 2.9), of which torch then speaks only by backend
+        holders: Any = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul"))  # noqa: B009
+        before = [holder.fp32_precision for holder in holders]
+        try:
+            for holder in holders:
+                holder.fp32_precision = "ieee"
+            yield
+        finally:
+            for holder, value in zip(holders, before, strict=True):
+                holder.fp32_precision = value
+        return
+    if precision == "highest":
+        yield
+        return
+    try:
+        torch.set_float32_matmul_precision("highest")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
