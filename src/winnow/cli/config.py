@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import typer
-import yaml
-from rich.table import Table
 
-from winnow.cli.console import out
-from winnow.cli.train import read_words
 from winnow.errors import ConfigError, nearest
-from winnow.training.config import describe
 
 
 def config(
@@ -17,6 +12,13 @@ def config(
     as_yaml: bool = typer.Option(False, "--yaml", help="Print the whole config, with what is given, as YAML."),
 ) -> None:
     """Show every setting with its default and meaning, or a whole config as YAML to start from."""
+    import yaml
+    from rich.table import Table
+
+    from winnow.cli.console import out
+    from winnow.cli.train import read_words
+    from winnow.training.config import describe
+
     words = words or []
     if as_yaml:
         print(yaml.safe_dump(read_words(words).model_dump(mode="json"), sort_keys=False), end="")

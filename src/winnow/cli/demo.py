@@ -6,8 +6,6 @@ from pathlib import Path
 
 import typer
 
-from winnow.cli.console import ConsoleMonitor, out
-from winnow.demo import run_demo
 from winnow.errors import ConfigError
 
 
@@ -22,6 +20,9 @@ def demo(
     """
     if out_folder.exists() and not out_folder.is_dir():
         raise ConfigError(f"--out {out_folder} is a file; name a folder")
+    from winnow.cli.console import ConsoleMonitor, out
+    from winnow.demo import run_demo
+
     monitor = ConsoleMonitor()
     try:
         made = run_demo(out_folder, seeds=seeds, steps=steps, monitor=monitor)

@@ -7,10 +7,6 @@ from pathlib import Path
 
 import typer
 
-from winnow.cli.console import ConsoleMonitor, metrics_table, out
-from winnow.training import RunFolder
-from winnow.training.run import evaluate_run
-
 
 def evaluate(
     run: Path = typer.Argument(..., metavar="RUN", help="A run folder of `winnow train`."),
@@ -20,6 +16,10 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Measure a trained run on its test classes, or on other data."""
+    from winnow.cli.console import ConsoleMonitor, metrics_table, out
+    from winnow.training import RunFolder
+    from winnow.training.run import evaluate_run
+
     monitor = ConsoleMonitor()
     result = evaluate_run(RunFolder(run), data, monitor)
     monitor.close()

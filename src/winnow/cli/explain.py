@@ -6,10 +6,7 @@ from pathlib import Path
 
 import typer
 
-from winnow.cli.console import out
 from winnow.errors import ModelError
-from winnow.models import Embedder
-from winnow.report.heatmap import save_explanation
 
 
 def explain(
@@ -18,6 +15,10 @@ def explain(
     out_folder: Path = typer.Option(Path("explained"), "--out", help="Folder for the PNG files."),
 ) -> None:
     """Draw what a model looks at: its pooling weights as a heat map over each image."""
+    from winnow.cli.console import out
+    from winnow.models import Embedder
+    from winnow.report.heatmap import save_explanation
+
     embedder = Embedder.from_pretrained(run)
     if not embedder.is_ready:
         out.print(

@@ -8,10 +8,10 @@ import sys
 import warnings
 
 import typer
+from rich.console import Console
 
 import winnow
 from winnow.cli.config import config
-from winnow.cli.console import err
 from winnow.cli.demo import demo
 from winnow.cli.evaluate import evaluate
 from winnow.cli.explain import explain
@@ -47,7 +47,8 @@ def _main(
 
 def run() -> None:
     """Run the command line; what the user can put right ends in one line and an exit code, never a traceback."""
-    _quieten()
+    err = Console(stderr=True)
+    _quieten(err)
     try:
         app()
     except WinnowError as error:
@@ -66,7 +67,7 @@ def _plain(error: WinnowError) -> str:
     return " ".join(str(error).split()).replace("[", r"\[")
 
 
-def _quieten() -> None:
+def _quieten(err: Console) -> None:
     """Show winnow's own warnings as one line each, and keep the libraries' chatter out of sight."""
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from winnow.cli.console import ConsoleMonitor, metrics_table, out
 from winnow.errors import ConfigError
-from winnow.report.figures import run_curves
-from winnow.report.style import save
-from winnow.training import RunFolder, load_config, run_training
-from winnow.training.config import Config
+
+if TYPE_CHECKING:
+    from winnow.training import Config
 
 
 def train(
@@ -26,6 +25,11 @@ def train(
     [dim]winnow train data=photos[/] splits the classes, trains on some, picks the best weights on others and tests on
     the rest. Every setting is listed by [dim]winnow config[/].
     """
+    from winnow.cli.console import ConsoleMonitor, metrics_table, out
+    from winnow.report.figures import run_curves
+    from winnow.report.style import save
+    from winnow.training import RunFolder, run_training
+
     if resume is not None:
         if words or out_folder is not None:
             raise ConfigError("--resume goes on with the run's own settings: give no others beside it")
@@ -56,6 +60,8 @@ def train(
 
 def read_words(words: list[str]) -> Config:
     """Read an optional config file and key=value words."""
+    from winnow.training import load_config
+
     first = words[0] if words and "=" not in words[0] else None
     return load_config(first, words[1:] if first else words)
 

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from winnow.errors import ConfigError
+from winnow.training.config import Config, describe, load_config, make_config
+
+
+def test_defaults_are_a_valid_config_that_survives_yaml(tmp_path: Path) -> None:
+    config = load_config()
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_config(file) == config
+
+
+def test_words_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("dim: 64\nloss: {name: triplet, margin: 0.3}\ntrain: {steps: 7}\n")
+    config = load_config(file, ["train.steps=9", "seed=4"])
+    assert (config.dim, config.train.steps, config.seed) == (64, 9, 4)
+    assert config.loss == {"name": "triplet", "margin": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        ("data=photos", lambda c: c.data.path),
+        ("backbone=photos", lambda c: c.backbone.name),
+    ],
+)
+def test_a_bare_value_stands_for_the_main_key_of_its_section(word: str, read: object) -> None:
+    assert read(load_config(None, [word])) == "photos"  # type: ignore[operator]
+
+
+def test_shorthand_and_further_settings_of_a_section_combine_in_any_order() -> None:
+    for words in (["loss=triplet", "loss.margin=0.2"], ["loss.name=triplet", "loss.margin=0.2"]):
+        assert load_config(None, words).loss == {"name": "triplet", "margin": 0.2}
+    config = load_config(None, ["data.on_error=skip", "data=photos"])
+    assert (config.data.path, config.data.on_error) == ("photos", "skip")
+
+
+def test_a_new_loss_does_not_inherit_the_settings_of_the_one_it_replaces(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("loss: {name: triplet, margin: 0.3}\n")
+    assert load_config(file, ["loss=c1"]).loss == {"name": "c1", "margin": 0.5}
+
+
+def test_settings_alone_belong_to_the_default_part() -> None:
+    assert load_config(None, ["pooling.eps=20"]).pooling["name"] == "gsp"
+
+
+@pytest.mark.parametrize("text", ["1e-5", "0.00001", "1.0e-05"])
+def test_numbers_may_be_written_as_people_write_them(text: str) -> None:
+    assert load_config(None, [f"train.lr={text}"]).train.lr == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("los=c2", "'los' (did you mean 'loss'?)"),
+        ("train.stps=3", "'train.stps' (did you mean 'steps'?)"),
+        ("loss.margn=1", "loss 'c2' has no setting 'margn'"),
+        ("loss=c3", "there is no loss 'c3' (did you mean 'c2'?)"),
+        ("pooling=gpp", "did you mean 'gsp'?"),
+        ("train.steps=abc", "train.steps='abc'"),
+        ("train.steps=0", "train.steps=0"),
+        ("zsr.weight=1.5", "zsr.weight=1.5"),
+        ("augment=3", "augment is a section"),
+        ("seed", "'seed' is not of the form key=value"),
+        ("=3", "not of the form key=value"),
+    ],
+)
+def test_a_slip_is_named_with_what_to_do(word: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [word])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "message"), [("- 1\n- 2\n", "mapping"), ("a: [1", "cannot be read")])
+def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(file)
+
+
+def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"did you mean 'config.yaml'"):
+        load_config(tmp_path / "confg.yaml")
+
+
+def test_every_described_key_can_be_set_to_its_default_and_has_a_meaning() -> None:
+    for key, default, meaning in describe():
+        assert len(meaning) > 8, key
+        section, _, name = key.partition(".")
+        if section in ("loss", "pooling") and name != "name":
+            part = meaning.partition("=")[2].partition(")")[0]
+            tree = {section: {"name": part, name: default}}
+        else:
+            tree = {section: {name: default}} if name else {section: default}
+        assert isinstance(make_config(tree), Config)

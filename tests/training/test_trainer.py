@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import TINY, MakeFolder
+from winnow.errors import ConfigError, ModelError, TrainingError
+from winnow.models import Head
+from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
+from winnow.training.config import Config
+from winnow.training.inputs import FeatureInputs
+from winnow.training.learner import FiniteWatch, build_learner, count_parameters, parameter_groups
+from winnow.training.run import resolve_config
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+
+def separable(classes: int, each: int, seed: int) -> FeatureInputs:
+    """Maps of 16 channels on a 3x3 grid: one place holds the class's direction, the others noise."""
+    rng = np.random.default_rng(seed)
+    directions = rng.normal(size=(classes, 16))
+    labels = np.repeat(np.arange(classes), each)
+    maps = rng.normal(size=(len(labels), 16, 3, 3)) * 0.3
+    for row, label in enumerate(labels):
+        maps[row, :, rng.integers(3), rng.integers(3)] += 2 * directions[label]
+    names = [f"image {i}" for i in range(len(labels))]
+    return FeatureInputs(torch.from_numpy(maps).float(), labels.astype(np.int64), names, torch.device("cpu"))
+
+
+def small_config(*words: str) -> Config:
+    base = ["dim=8", "pooling.prototypes=4", "pooling.memory=24", "train.classes_per_batch=4", "train.steps=30",
+            "train.samples_per_class=3", "train.eval_every=5", "train.lr=3e-3", "train.device=cpu"]  # fmt: skip
+    return resolve_config(load_config(None, [*base, *words]))
+
+
+def make_trainer(config: Config, folder: RunFolder | None = None, monitor: Monitor | None = None) -> Trainer:
+    torch.manual_seed(config.seed)
+    learner = build_learner(config, Head(16, config.dim, config.pooling), num_classes=10)
+    train, val = separable(10, 6, seed=0), separable(6, 6, seed=1)
+    return Trainer(config, learner, train, val, folder=folder, monitor=monitor)
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in trainer.learner.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_training_improves_validation_and_ends_with_the_best_weights() -> None:
+    trainer = make_trainer(small_config("pooling=gap", "train.steps=120", "train.lr=1e-2", "loss.negative_margin=1.0"))
+    progress = trainer.fit()
+    first, values = progress.history[0]["val/MAP@R"], [e["val/MAP@R"] for e in progress.history]
+    assert progress.best == max(values) > first + 0.05
+    trainer.progress.history.clear()
+    trainer._validate({}, time.perf_counter())
+    assert trainer.progress.history[0]["val/MAP@R"] == pytest.approx(progress.best)
+
+
+def test_the_seed_fixes_everything_and_another_seed_changes_it() -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        trainer = make_trainer(small_config(f"seed={seed}", "zsr=0.2"))
+        trainer.fit()
+        runs.append(weights(trainer))
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+
+
+def test_training_stops_after_patience_validations_without_gain() -> None:
+    trainer = make_trainer(small_config("train.lr=1e-12", "train.patience=2", "pooling=gap", "train.steps=1000"))
+    progress = trainer.fit()
+    assert progress.best_step == 0
+    assert progress.step == 2 * 5
+
+
+class StopAfter(Monitor):
+    """Ends the process's training at a step, as a crash would."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, step: int) -> None:
+        if step == self.at:
+            raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize("at", [3, 5, 13])
+@pytest.mark.parametrize("pooling", ["gsp", "gmp"])
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, pooling: str) -> None:
+    config = small_config(f"pooling={pooling}", *(["zsr=0.2", "pooling.prototypes=4"] if pooling == "gsp" else []))
+    whole = make_trainer(config)
+    whole.fit()
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    with pytest.raises(RuntimeError, match="crash"):
+        make_trainer(config, folder, StopAfter(at)).fit()
+    resumed = make_trainer(config, folder)
+    resumed.restore()
+    assert resumed.progress.step == (at - 1) // 5 * 5  # the crash comes before the validation of its step
+    resumed.fit()
+    assert same(weights(whole), weights(resumed))
+    steps = [entry["step"] for entry in resumed.progress.history]
+    assert steps == [entry["step"] for entry in whole.progress.history]
+    assert len(folder.log_file.read_text().splitlines()) == len(steps)
+
+
+def test_a_checkpoint_of_another_config_or_model_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    config = small_config()
+    folder.create(config)
+    make_trainer(config, folder).fit()
+    with pytest.raises(ModelError, match="another config"):
+        make_trainer(small_config("dim=4"), folder).restore()
+    state = folder.load(folder.checkpoint_file)
+    state["learner"].pop("model.projection.weight")
+    folder.save(folder.checkpoint_file, state)
+    with pytest.raises(ModelError, match="of another model"):
+        make_trainer(config, folder).restore()
+    folder.checkpoint_file.write_text("not a checkpoint")
+    with pytest.raises(ModelError, match="is not a checkpoint"):
+        make_trainer(config, folder).restore()
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_files_and_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    config = small_config()
+    folder.create(config)
+    trainer = make_trainer(config, folder)
+    bad = int(trainer.sampler.batch(7)[2])
+    trainer.train.maps[bad] = torch.nan  # type: ignore[attr-defined]
+    first = next(s for s in range(30) if bad in trainer.sampler.batch(s))
+    with pytest.raises(TrainingError) as caught:
+        trainer.fit()
+    message = str(caught.value)
+    assert f"not finite at step {first}," in message
+    assert str(folder.checkpoint_file) in message
+    assert f"(step {first - first % 5})" in message
+    assert f"image {bad}" in (folder.path / "bad_batch.txt").read_text().splitlines()
+    assert all(torch.isfinite(v).all() for v in folder.load(folder.checkpoint_file)["learner"].values())
+
+
+def test_the_finite_watch_keeps_the_first_bad_step() -> None:
+    watch = FiniteWatch(torch.device("cpu"))
+    for step, value in enumerate([1.0, float("inf"), 2.0, float("nan")]):
+        watch.update(step, torch.tensor(value))
+    assert watch.first_bad_step() == 1
+    assert FiniteWatch(torch.device("cpu")).first_bad_step() is None
+
+
+def test_every_parameter_of_model_and_losses_is_in_exactly_one_group() -> None:
+    config = small_config("zsr=0.1")
+    learner = build_learner(config, Head(16, 8, config.pooling), num_classes=10)
+    groups = parameter_groups(learner, 1e-3, {"*prototypes": 10, "zsr.*": 0.5})
+    listed = [id(p) for group in groups for p in group["params"]]
+    assert sorted(listed) == sorted(id(p) for p in learner.parameters())
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert learner.zsr is not None
+    assert rates[id(learner.head.pooling.prototypes)] == pytest.approx(1e-2)
+    assert rates[id(learner.zsr.class_embeddings)] == pytest.approx(5e-4)
+    assert rates[id(learner.head.projection.weight)] == pytest.approx(1e-3)
+    assert count_parameters(learner)["trained"] == sum(p.numel() for p in learner.parameters())
+
+
+def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
+    config = small_config()
+    learner = build_learner(config, Head(16, 8, config.pooling), num_classes=10)
+    with pytest.raises(ConfigError, match="no parameter matches 'proxies'"):
+        parameter_groups(learner, 1e-3, {"proxies": 100})
+
+
+def test_zsr_needs_a_pooling_with_attributes() -> None:
+    with pytest.raises(ConfigError, match=r"needs a pooling with attributes \(gsp\), not gap"):
+        build_learner(small_config("pooling=gap", "zsr=0.1"), Head(16, 8, {"name": "gap"}), num_classes=10)
+
+
+def test_mixed_precision_trains_and_leaves_parameters_in_float32() -> None:
+    trainer = make_trainer(small_config("train.precision=bf16-mixed", "zsr=0.1"))
+    trainer.fit()
+    assert {p.dtype for p in trainer.learner.parameters()} == {torch.float32}
+    assert all(torch.isfinite(p).all() for p in trainer.learner.parameters())
+
+
+def test_a_run_killed_by_sigkill_and_resumed_is_bit_identical(make_folder: MakeFolder, tmp_path: Path) -> None:
+    """A real process, really killed in the middle of fine-tuning a whole network with ZSR and crops."""
+    data = make_folder()
+    words = [f"data={data}", *TINY, "backbone.train=full", "zsr=0.2", "train.steps=40", "train.device=cpu"]
+    whole = RunFolder(tmp_path / "whole")
+    run_training(load_config(None, words), whole)
+
+    script = "import torch, sys; torch.set_num_threads(1); from winnow.cli import run; sys.argv[0] = 'winnow'; run()"
+    broken = RunFolder(tmp_path / "broken")
+    command = [sys.executable, "-c", script, "train", *words, "--out", str(broken.path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (broken.log_file.exists() and len(broken.log_file.read_text().splitlines()) >= 3):
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not broken.result_file.exists()
+
+    resume = subprocess.run([*command[:3], "train", "--resume", str(broken.path)], capture_output=True, text=True)
+    assert resume.returncode == 0, resume.stderr
+    for file in ("checkpoint_file", "best_file"):
+        a, b = (folder.load(getattr(folder, file)) for folder in (whole, broken))
+        a, b = (state.get("learner", state) for state in (a, b))
+        assert same(a, b), file
+    assert _untimed(whole) == _untimed(broken)
+
+
+def _untimed(folder: RunFolder) -> list[dict[str, Any]]:
+    history = folder.load(folder.checkpoint_file)["progress"]["history"]
+    return [{k: v for k, v in entry.items() if k != "seconds"} for entry in history]
