@@ -36,7 +36,10 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree winnow runs from, marked where it has changes; None if installed."""
+    """Return the commit of the source tree winnow runs from, marked where it has changes; None if installed.
+
+    `$WINNOW_COMMIT` stands in where a tree was copied without its history, to a cluster node say.
+    """
     source = Path(winnow.__file__).parent
     try:
         run = subprocess.run(
@@ -44,7 +47,7 @@ def _commit() -> str | None:
             cwd=source, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("WINNOW_COMMIT")
     return run.stdout.strip() or None
 
 
