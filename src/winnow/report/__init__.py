@@ -1,0 +1,41 @@
+"""Figures, galleries, heat maps and the self-contained HTML page."""
+
+from winnow.report.comparison import (
+    Comparison,
+    HeatMap,
+    Method,
+    MethodRun,
+    Neighbour,
+    Prototype,
+    Query,
+    comparison_table,
+    headline,
+    markdown_table,
+    write_comparison,
+    write_csv,
+)
+from winnow.report.figures import metric_bars, run_curves, training_curves
+from winnow.report.heatmap import overlay, save_explanation
+from winnow.report.style import save, svg
+
+__all__ = [
+    "Comparison",
+    "HeatMap",
+    "Method",
+    "MethodRun",
+    "Neighbour",
+    "Prototype",
+    "Query",
+    "comparison_table",
+    "headline",
+    "markdown_table",
+    "metric_bars",
+    "overlay",
+    "run_curves",
+    "save",
+    "save_explanation",
+    "svg",
+    "training_curves",
+    "write_comparison",
+    "write_csv",
+]

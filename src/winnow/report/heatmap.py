@@ -1,0 +1,108 @@
+"""Pooling weights as heat maps over the image they weigh, on one scale for all images: times the average weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageEnhance
+
+from winnow.errors import DataError
+from winnow.report.style import new_figure, save, styled
+
+Weights = npt.NDArray[np.floating[Any]]
+
+FULL_SCALE = 4.0
+"""The weight, in times the average, from which on a place has the hottest colour."""
+
+_COLOUR_MAP = "inferno"
+_OPACITY = 0.54
+_SATURATION = 0.25
+
+
+def relative_weights(weights: Weights, uniform: float | None = None) -> npt.NDArray[np.float64]:
+    """Return weights in times the average weight.
+
+    Args:
+        weights: (h, w) pooling weights.
+        uniform: The weight each place would have if all weighed the same; default the sum of the weights shared among
+            all places.
+    """
+    values = np.asarray(weights, dtype=np.float64)
+    if values.ndim != 2 or values.size == 0:
+        raise DataError(f"a heat map needs weights of shape (h, w), got {values.shape}")
+    if not np.isfinite(values).all() or values.min() < 0:
+        raise DataError("a heat map needs weights that are finite and not negative")
+    average = values.mean() if uniform is None else uniform
+    if not average > 0:
+        raise DataError("a heat map needs weights of which at least one is above zero, and a uniform weight above zero")
+    return np.asarray(values / average)
+
+
+def is_uniform(weights: Weights) -> bool:
+    """Whether all places weigh the same to within 1 %, as in average pooling."""
+    return bool(np.abs(relative_weights(weights) - 1).max() < 0.01)
+
+
+def colours(relative: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the colour of each weight given in times the average: shape (..., 3), each part in [0, 1]."""
+    import matplotlib
+
+    mapped = matplotlib.colormaps[_COLOUR_MAP](np.clip(relative / FULL_SCALE, 0, 1))
+    return np.asarray(mapped[..., :3], dtype=np.float64)
+
+
+def overlay(image: Image.Image, weights: Weights, *, uniform: float | None = None) -> Image.Image:
+    """Lay pooling weights over an image as a smooth heat map.
+
+    The image keeps only a hint of its colours, so that colour means weight: dark places are dropped, bright ones are
+    kept. The scale is fixed, from nothing to `FULL_SCALE` times the average, so that images compare.
+
+    Args:
+        image: Any image.
+        weights: (h, w) pooling weights, spread evenly over the image.
+        uniform: The weight of every place in average pooling; default the mean of the weights.
+
+    Returns:
+        An RGB image of the same size.
+    """
+    relative = Image.fromarray(relative_weights(weights, uniform).astype(np.float32))
+    smooth = np.asarray(relative.resize(image.size, Image.Resampling.BICUBIC), dtype=np.float64)
+    pale = ImageEnhance.Color(image.convert("RGB")).enhance(_SATURATION)
+    mixed = (1 - _OPACITY) * np.asarray(pale, dtype=np.float64) / 255 + _OPACITY * colours(smooth)
+    return Image.fromarray(np.round(255 * mixed.clip(0, 1)).astype(np.uint8))
+
+
+@styled
+def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, Weights]) -> None:
+    """Write a picture of an image beside its heat maps, with a colour bar.
+
+    Args:
+        path: The file to write; its ending says how, such as .png.
+        image: The image.
+        maps: Title of each heat map to its (h, w) pooling weights.
+    """
+    if not maps:
+        raise DataError("there is no heat map to save")
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    pictures = {"Image": image.convert("RGB"), **{name: overlay(image, each) for name, each in maps.items()}}
+    side = 2.6
+    figure = new_figure(side * len(pictures) + 0.9, side * min(2.0, image.height / image.width) + 0.4)
+    grid = figure.add_gridspec(1, len(pictures))
+    every = []
+    for column, (title, picture) in enumerate(pictures.items()):
+        axes = figure.add_subplot(grid[0, column])
+        axes.imshow(np.asarray(picture), interpolation="lanczos")
+        axes.set_title(title, loc="center")
+        axes.set_axis_off()
+        every.append(axes)
+    scale = ScalarMappable(Normalize(0, FULL_SCALE), _COLOUR_MAP)
+    bar = figure.colorbar(scale, ax=every, label="times the average weight", shrink=0.9, pad=0.02, extend="max")
+    bar.set_ticks(ticks := list(range(int(FULL_SCALE) + 1)), labels=[f"{tick}×" for tick in ticks])
+    bar.outline.set_visible(False)
+    save(figure, path)
