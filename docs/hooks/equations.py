@@ -1,0 +1,99 @@
+"""Turn the equations of every page, docstrings included, into MathML while the site is built.
+
+Browsers draw MathML themselves, so a reader needs neither a script nor a request to anywhere.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+
+_MARKED = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
+)
+
+# What latex2mathml does not know, or spaces badly, in words that it knows.
+_REWRITES = (
+    (re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])"), r"\\operatorname{arg\1}"),
+    (re.compile(r"\\arg(?![A-Za-z])"), r"\\operatorname{arg}"),
+)
+_NORM = "&#x02016;"
+_OPENING = re.compile(r"^(?:</[a-z]+>|<m(?:row|style)[^>]*>)*<mo[^>]*>(?:&#x00028;|\(|\[|&#x0005B;|&#x0007B;)")
+_NAMED = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
+
+
+def mathml(latex: str, *, block: bool) -> str:
+    """Return the MathML of an equation.
+
+    Raises:
+        ValueError: for a command that is not understood, since it would show as its own name.
+    """
+    source = " ".join(latex.split())
+    for pattern, words in _REWRITES:
+        source = pattern.sub(words, source)
+    result = convert(source, display="block" if block else "inline")
+    unknown = re.search(r"<m[a-z]+[^>]*>(\\[A-Za-z]+)</m", result)
+    if unknown:
+        raise ValueError(f"{unknown[1]} is not understood in: {latex}")
+    return _space_names(_fence_norms(_limits(result) if block else result))
+
+
+def _fence_norms(text: str) -> str:
+    """Give the bars of a norm the spacing of brackets: every other one opens."""
+    forms = iter(["prefix", "postfix"] * text.count(_NORM))
+    return re.sub(
+        f"<mo[^>]*>{_NORM}</mo>", lambda _: f'<mo form="{next(forms)}" stretchy="false">{_NORM}</mo>', text
+    )
+
+
+def _limits(text: str) -> str:
+    """Put what a minimum or maximum runs over below it, as is usual in displayed equations."""
+    for name in ("argmin", "argmax", "min", "max"):
+        start = f"<msub><mo>{name}</mo>"
+        while (at := text.find(start)) >= 0:
+            end = _closing(text, at, "msub")
+            inner = text[at + len("<msub>") : end]
+            text = f"{text[:at]}<munder>{inner}</munder>{text[end + len('</msub>') :]}"
+    return text
+
+
+def _closing(text: str, start: int, tag: str) -> int:
+    """Return where the end tag begins that belongs to the tag at `start`."""
+    depth = 0
+    for found in re.compile(f"<(/?){tag}>").finditer(text, start):
+        depth += -1 if found[1] else 1
+        if depth == 0:
+            return found.start()
+    raise ValueError(f"unbalanced <{tag}>")
+
+
+def _space_names(text: str) -> str:
+    """Set named functions such as log and softmax with thin spaces, and none before a bracket."""
+
+    def spaced(found: re.Match[str]) -> str:
+        name = {"argmin": "arg min", "argmax": "arg max"}.get(found[1], found[1])
+        # Past a subscript, if there is one, comes what the function is applied to.
+        rest = text[found.end() :]
+        right = "0" if _OPENING.match(rest) or re.match(r"(?:<m[a-z]+[^>]*>[^<]*</m[a-z]+>|<mrow>.*?</mrow>)</m(?:sub|under)><mo[^>]*>(?:&#x00028;|\(|\[)", rest) else "0.167em"
+        return f'<mo form="prefix" lspace="0.167em" rspace="{right}">{name}</mo>'
+
+    return _NAMED.sub(spaced, text)
+
+
+def on_page_content(content: str, *, page: Any, **_: Any) -> str:
+    """Replace every marked equation of a rendered page."""
+
+    def replace(found: re.Match[str]) -> str:
+        block = found["block"] is not None
+        latex = html.unescape(found["block"] if block else found["inline"])
+        try:
+            result = mathml(latex, block=block)
+        except Exception as error:  # the converter raises many kinds; the writer needs page and equation
+            raise PluginError(f"{page.file.src_path}: the equation {latex!r} cannot be set: {error}") from error
+        return f'<div class="equation">{result}</div>' if block else result
+
+    return _MARKED.sub(replace, content)

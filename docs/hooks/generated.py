@@ -1,0 +1,179 @@
+"""Write the reference pages from the code while the site is built, so that they cannot go stale.
+
+A page asks for a part by a comment such as `<!-- generated: config -->`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from winnow.registry import REQUIRED, Registry
+
+_MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the generated parts in their places."""
+    return _MARKER.sub(lambda found: WRITERS[found["name"]](), markdown)
+
+
+def config() -> str:
+    """Every key of the config with its default and meaning, a table for each section."""
+    from winnow.training.config import Config, describe
+
+    sections: dict[str, list[tuple[str, Any, str]]] = {}
+    for key, default, meaning in describe():
+        sections.setdefault(key.split(".")[0] if "." in key else "", []).append((key, default, meaning))
+    lines: list[str] = []
+    for name, keys in sections.items():
+        lines += [f"## {name or 'top level'}", ""]
+        if name:
+            section: Any = Config.model_fields[name].annotation
+            lines += [*_about(name, section), ""]
+        lines += ["| key | default | meaning |", "|---|---|---|"]
+        lines += [f"| `{key}` | {_value(default)} | {_text(meaning)} |" for key, default, meaning in keys]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _about(name: str, section: Any) -> Iterator[str]:
+    """What a section is, and what its short form sets."""
+    if hasattr(section, "shorthand"):
+        yield inspect.getdoc(section) or ""
+        short = f"{name}.{section.shorthand}" if section.shorthand else None
+    else:
+        page = {"loss": "losses.md", "pooling": "poolings.md"}[name]
+        yield f"The settings are those of the {name} that is named; see [its page]({page})."
+        short = f"{name}.name"
+    if short:
+        yield ""
+        yield f"`{name}=VALUE` is short for `{short}=VALUE`."
+
+
+def losses() -> str:
+    """Every loss: what it is, its equation, its reference, its settings."""
+    from winnow.losses import LOSSES
+
+    return _registry(LOSSES, "winnow.losses", lambda part: "")
+
+
+def poolings() -> str:
+    """Every pooling, likewise."""
+    from winnow.pooling import POOLINGS
+
+    def facts(part: Any) -> str:
+        which = {"raw": "backbone's map, and is projected after", "projected": "projected map"}[part.pools]
+        attributes = "It has prototypes and tells their attributes." if part.has_attributes else "It has no attributes."
+        return f"It pools the {which}. {attributes}"
+
+    return _registry(POOLINGS, "winnow.pooling", facts)
+
+
+def _registry(registry: Registry[Any], module: str, facts: Callable[[Any], str]) -> str:
+    lines: list[str] = []
+    for name in registry:
+        part = registry[name]
+        default = " (the default)" if name == registry.default else ""
+        body = (inspect.getdoc(part) or "").split("\nArgs:\n")[0].rstrip()
+        lines += [f"## {name}{default} {{ #{name} }}", "", f"[`{part.__name__}`][{module}.{part.__name__}]", ""]
+        lines += [body, "", facts(part), ""]
+        settings = registry.parameters(name)
+        if not settings:
+            lines += ["It has no settings.", ""]
+            continue
+        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+        for one in settings:
+            kind = getattr(one.annotation, "__name__", str(one.annotation))
+            default = "required" if one.default is REQUIRED else _value(one.default)
+            lines.append(f"| `{registry.kind}.{one.name}` | `{kind}` | {default} | {_text(one.meaning)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def commands() -> str:
+    """Every command of the command line with its arguments and options."""
+    import typer
+
+    from winnow.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    lines: list[str] = []
+    for name, command in group.commands.items():
+        usage = " ".join(["winnow", name, *command.collect_usage_pieces(_context(command))])
+        lines += [f"## winnow {name} {{ #{name} }}", "", "```text", usage, "```", "", _plain(command.help), ""]
+        lines += ["| argument or option | default | meaning |", "|---|---|---|"]
+        for one in command.params:
+            if one.name != "help":
+                label = one.metavar if one.param_type_name == "argument" else ", ".join(one.opts)
+                needed = "required" if one.required else _value(one.default)
+                lines.append(f"| `{_text(label, code=True)}` | {needed} | {_text(one.help or '')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def exits() -> str:
+    """The exit codes, from the errors that carry them."""
+    from winnow import errors
+
+    kinds = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.WinnowError) and kind.__module__ == errors.__name__
+    ]
+    lines = ["| code | meaning |", "|---|---|", "| 0 | Done. |"]
+    for kind in sorted(kinds, key=lambda kind: kind.exit_code):
+        first = (inspect.getdoc(kind) or "").splitlines()[0]
+        usage = " A mistake in the command itself, such as an unknown option, ends with this code too."
+        more = usage if kind is errors.ConfigError else ""
+        lines.append(f"| {kind.exit_code} | [`{kind.__name__}`][winnow.errors.{kind.__name__}]: {first}{more} |")
+    return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])
+
+
+def _context(command: Any) -> Any:
+    return command.context_class(command, info_name=command.name)
+
+
+def _plain(text: str | None) -> str:
+    """Return help text without its console markup, as Markdown."""
+    text = inspect.cleandoc(text or "")
+    return re.sub(r"\[(?:dim|bold)\](.*?)\[/\]", r"`\1`", text)
+
+
+def _value(value: Any) -> str:
+    """Show a default as one would write it in a config."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float):
+        return f"`{value:.4g}`"
+    if isinstance(value, tuple):
+        return "`[" + ", ".join(_value(one).strip("`") for one in value) + "]`"
+    return f"`{value}`"
+
+
+def _text(text: str, *, code: bool = False) -> str:
+    """Escape what Markdown or a table would take for markup; code spans keep all but the bars."""
+    text = text.replace("|", "\\|")
+    if code:
+        return text
+    pieces = text.split("`")
+    for index in range(0, len(pieces), 2):
+        pieces[index] = re.sub(r"([*_\[\]<>])", r"\\\1", pieces[index])
+    return "`".join(pieces)
+
+
+WRITERS: dict[str, Callable[[], str]] = {
+    "config": config,
+    "losses": losses,
+    "poolings": poolings,
+    "commands": commands,
+    "exits": exits,
+}
