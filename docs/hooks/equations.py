@@ -16,14 +16,15 @@ _MARKED = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
 )
 
-# What latex2mathml does not know, or spaces badly, in words that it knows.
+# What latex2mathml does not know, in words that it knows.
 _REWRITES = (
     (re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])"), r"\\operatorname{arg\1}"),
     (re.compile(r"\\arg(?![A-Za-z])"), r"\\operatorname{arg}"),
 )
+_NAME = re.compile(r"<m[io]>([A-Za-z]{2,})</m[io]>")
 _NORM = "&#x02016;"
-_OPENING = re.compile(r"^(?:</[a-z]+>|<m(?:row|style)[^>]*>)*<mo[^>]*>(?:&#x00028;|\(|\[|&#x0005B;|&#x0007B;)")
-_NAMED = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
+_OPEN = r"<mo[^>]*>(?:&#x00028;|&#x0005B;|&#x0007B;|\(|\[)</mo>"
+_SUBSCRIPT = r"(?:<mrow>(?:(?!</?mrow>).)*</mrow>|<m[ion]>[^<]*</m[ion]>)</m(?:sub|under)>"
 
 
 def mathml(latex: str, *, block: bool) -> str:
@@ -38,16 +39,33 @@ def mathml(latex: str, *, block: bool) -> str:
     result = convert(source, display="block" if block else "inline")
     unknown = re.search(r"<m[a-z]+[^>]*>(\\[A-Za-z]+)</m", result)
     if unknown:
-        raise ValueError(f"{unknown[1]} is not understood in: {latex}")
-    return _space_names(_fence_norms(_limits(result) if block else result))
+        raise ValueError(f"{unknown[1]} is not understood")
+    result = _limits(result) if block else result
+    return _space_names(_space_signs(_fence_norms(result)))
+
+
+def apart(latex: str) -> list[str]:
+    r"""Cut a line of equations at its wide spaces (\quad, \qquad), so that each can go to a line of its own."""
+    pieces, depth = [""], 0
+    for token in re.findall(r"\\[A-Za-z]+|\\.|[^\\]", latex, re.DOTALL):
+        depth += {"{": 1, "}": -1, r"\left": 1, r"\right": -1}.get(token, 0)
+        if depth == 0 and token in (r"\quad", r"\qquad"):
+            pieces.append("")
+        else:
+            pieces[-1] += token
+    return [piece for piece in pieces if piece.strip()]
 
 
 def _fence_norms(text: str) -> str:
     """Give the bars of a norm the spacing of brackets: every other one opens."""
     forms = iter(["prefix", "postfix"] * text.count(_NORM))
-    return re.sub(
-        f"<mo[^>]*>{_NORM}</mo>", lambda _: f'<mo form="{next(forms)}" stretchy="false">{_NORM}</mo>', text
-    )
+    return re.sub(f"<mo[^>]*>{_NORM}</mo>", lambda _: f'<mo form="{next(forms)}" stretchy="false">{_NORM}</mo>', text)
+
+
+def _space_signs(text: str) -> str:
+    """Set a slash without spaces, and a minus after an opening bracket as a sign."""
+    text = re.sub(r"<mo>(/|&#x0002F;)</mo>", r'<mo lspace="0" rspace="0">\1</mo>', text)
+    return re.sub(rf"({_OPEN})<mo>(&#x02212;)</mo>", r'\1<mo form="prefix" lspace="0" rspace="0">\2</mo>', text)
 
 
 def _limits(text: str) -> str:
@@ -72,16 +90,15 @@ def _closing(text: str, start: int, tag: str) -> int:
 
 
 def _space_names(text: str) -> str:
-    """Set named functions such as log and softmax with thin spaces, and none before a bracket."""
+    """Set named functions such as log and softmax with thin spaces around, but none before a bracket."""
 
     def spaced(found: re.Match[str]) -> str:
         name = {"argmin": "arg min", "argmax": "arg max"}.get(found[1], found[1])
-        # Past a subscript, if there is one, comes what the function is applied to.
-        rest = text[found.end() :]
-        right = "0" if _OPENING.match(rest) or re.match(r"(?:<m[a-z]+[^>]*>[^<]*</m[a-z]+>|<mrow>.*?</mrow>)</m(?:sub|under)><mo[^>]*>(?:&#x00028;|\(|\[)", rest) else "0.167em"
+        applied = re.match(f"(?:{_SUBSCRIPT})?{_OPEN}", text[found.end() :])
+        right = "0" if applied else "0.167em"
         return f'<mo form="prefix" lspace="0.167em" rspace="{right}">{name}</mo>'
 
-    return _NAMED.sub(spaced, text)
+    return _NAME.sub(spaced, text)
 
 
 def on_page_content(content: str, *, page: Any, **_: Any) -> str:
@@ -91,7 +108,8 @@ def on_page_content(content: str, *, page: Any, **_: Any) -> str:
         block = found["block"] is not None
         latex = html.unescape(found["block"] if block else found["inline"])
         try:
-            result = mathml(latex, block=block)
+            pieces = apart(latex) if block else [latex]
+            result = "".join(mathml(piece, block=block) for piece in pieces)
         except Exception as error:  # the converter raises many kinds; the writer needs page and equation
             raise PluginError(f"{page.file.src_path}: the equation {latex!r} cannot be set: {error}") from error
         return f'<div class="equation">{result}</div>' if block else result

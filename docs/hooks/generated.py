@@ -153,7 +153,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, float):
-        return f"`{value:.4g}`"
+        return f"`{value!r}`" if len(repr(value)) < 7 else f"`{value:.4g}`"
     if isinstance(value, tuple):
         return "`[" + ", ".join(_value(one).strip("`") for one in value) + "]`"
     return f"`{value}`"
