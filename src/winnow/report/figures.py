@@ -68,6 +68,11 @@ def _mark_best(axes: Axes, steps: list[int], values: list[float], colour: str) -
     )  # fmt: skip
 
 
+def has_validation(runs: Mapping[str, Sequence[History]]) -> bool:
+    """Whether any history holds a validation, so that there are training curves to draw."""
+    return any(_all_series(each, _VAL) for each in runs.values())
+
+
 @styled
 def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
     """Show how methods learn: validation MAP@R above, the loss of each method below.
@@ -82,24 +87,27 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
     loss = {name: found for name, each in runs.items() if (found := _all_series(each, "loss"))}
     if not val:
         raise DataError(f"no run's history holds '{_VAL}': nothing to draw")
-    figure = new_figure(_WIDTH, 4.6 if loss else 3.0)
-    grid = figure.add_gridspec(2, len(loss), height_ratios=(2, 1)) if loss else figure.add_gridspec(1, 1)
-    axes = figure.add_subplot(grid[0, :])
+    columns = min(3, max(1, len(loss)))
+    rows = -(-len(loss) // columns)
+    figure = new_figure(_WIDTH, 3.1 + 1.5 * rows)
+    # Parts of their own, so that the names beside the curves take no room from the losses.
+    parts = figure.subfigures(2 if loss else 1, 1, squeeze=False, height_ratios=(3.1, 1.5 * rows) if loss else None)
+    axes = parts[0, 0].subplots()
     axes.set_title("Validation MAP@R, %")
     ends = {name: _bundle(axes, seeds, colours[name], 100) for name, seeds in val.items()}
     axes.set_ylim(bottom=0)
     axes.margins(x=0.02)
     _step_axis(axes, label=not loss)
     _label_ends(axes, ends, colours)
-    top = max(value for seeds in loss.values() for series in seeds for value in series.values()) if loss else 1.0
-    for column, (name, seeds) in enumerate(loss.items()):
-        small = figure.add_subplot(grid[1, column])
+    top = max((value for seeds in loss.values() for series in seeds for value in series.values()), default=1.0)
+    for number, (name, seeds) in enumerate(loss.items()):
+        small = parts[1, 0].add_subplot(rows, columns, number + 1)
         small.set_xlim(axes.get_xlim())
         _bundle(small, seeds, colours[name], 1)
         small.set_ylim(0, 1.05 * top)
-        small.set_title("Loss" if len(loss) == 1 else name, color=colours[name], fontsize=8.5)
-        _step_axis(small, label=True, ticks=3)
-        if column:
+        small.set_title(_short(name), color=colours[name], fontsize=8.5)
+        _step_axis(small, label=number + columns >= len(loss), ticks=3)
+        if number % columns:
             small.tick_params(labelleft=False)
         else:
             small.set_ylabel("loss")
@@ -132,7 +140,7 @@ def _label_ends(axes: Axes, ends: dict[str, float], colours: dict[str, str]) -> 
         limit = places[number] - gap
     for name, place in zip(order, places, strict=True):
         axes.annotate(
-            name, (1, place), xycoords=("axes fraction", "data"), xytext=(5, 0), textcoords="offset points",
+            _short(name), (1, place), xycoords=("axes fraction", "data"), xytext=(5, 0), textcoords="offset points",
             va="center", color=colours[name], fontweight="bold", annotation_clip=False,
         )  # fmt: skip
 
@@ -173,7 +181,7 @@ def metric_bars(
             if len(values) > 1:
                 axes.errorbar(x, values.mean(), spread, color=INK, linewidth=1.1, capsize=2.5, zorder=4)
                 places = x + np.linspace(-0.22, 0.22, len(values)) * width
-                axes.plot(places, values, "o", color="white", markeredgecolor=INK, mew=0.7, markersize=3.2, zorder=3)
+                axes.plot(places, values, "o", color="white", markeredgecolor=INK, mew=0.7, markersize=3.6, zorder=3)
             axes.annotate(
                 f"{values.mean():.1f}", (x, high), xytext=(0, 4), textcoords="offset points",
                 ha="center", va="bottom", fontsize=8.5 if len(bars) < 5 else 7, color=INK,
@@ -196,10 +204,16 @@ def _all_series(histories: Sequence[History], key: str) -> list[dict[int, float]
     return [series for history in histories if (series := _series(history, key))]
 
 
+def _short(name: str) -> str:
+    """Cut a name that would take a figure's room; the page's table and legend have it in full."""
+    return name if len(name) <= 20 else name[:19].rstrip() + "…"
+
+
 def _step_axis(axes: Axes, *, label: bool, ticks: int = 6) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(6 if ticks > 3 else 3, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
     if label:
         axes.set_xlabel("training step", color=MUTED)

@@ -84,11 +84,11 @@ def headline(comparison: Comparison) -> str:
     if ours == theirs:
         return f"{other.name} and {reference.name} both reach {ours} % MAP@R on classes they have never seen."
     if _mean_map(other) > _mean_map(reference):
-        return f"{other.name} reaches {ours} % MAP@R on classes it has never seen; {reference.name} {theirs} %."
+        return f"{other.name} reaches {ours} % MAP@R on classes it has never seen; {reference.name} reaches {theirs} %."
     which = ", the best of the others," if len(comparison.methods) > 2 else ""
     return (
-        f"{reference.name} stays ahead: it reaches {theirs} % MAP@R on classes it has never seen, "
-        f"{other.name}{which} {ours} %."
+        f"{reference.name} stays ahead: it reaches {theirs} % MAP@R on classes it has never seen; "
+        f"{other.name}{which} reaches {ours} %."
     )
 
 
@@ -147,9 +147,11 @@ def _columns(metric: str, found: Spread | None, difference: Difference | None) -
 
 
 def best_rows(rows: list[dict[str, Any]], metric: str) -> set[int]:
-    """Return the numbers of the rows that are best in a metric as written, with one decimal."""
+    """Return the numbers of the rows that are best in a metric as written, with one decimal; none if all are equal."""
     written = {number: percent(row[metric]) for number, row in enumerate(rows) if row.get(metric) is not None}
-    best = max(written.values(), key=float, default=None)
+    if len(set(written.values())) < 2:
+        return set()
+    best = max(written.values(), key=float)
     return {number for number, value in written.items() if value == best}
 
 

@@ -96,14 +96,21 @@ def drawing(svg: str, alt: str, caption: str) -> Html:
     return captioned(card, text(caption), css="drawing")
 
 
-def table(head: Sequence[Html], rows: Iterable[Sequence[Html]], *, css: str = "") -> Html:
-    """Return a table whose first column names its rows."""
+def table(head: Sequence[Html], rows: Iterable[Sequence[Html]]) -> Html:
+    """Return a table whose first column names its rows; on a narrow screen a name stands above its row's numbers."""
     top = element("tr", *(Html(f'<th scope="col">{cell}</th>') for cell in head))
     body = join(
         element("tr", Html(f'<th scope="row">{row[0]}</th>'), *(element("td", cell) for cell in row[1:]))
         for row in rows
     )
-    return element("div", element("table", element("thead", top), element("tbody", body)), css=f"scroll {css}".strip())
+    style = f"--columns: {max(1, len(head) - 2)}"
+    return element("table", element("thead", top), element("tbody", body), css="results", style=style)
+
+
+def balanced(count: int, most: int) -> int:
+    """Return how many columns, at most `most`, leave the fewest gaps in the last row of the fewest rows."""
+    rows = max(1, -(-count // most))
+    return max(1, -(-count // rows))
 
 
 def tree(values: Mapping[str, Any]) -> Html:

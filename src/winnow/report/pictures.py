@@ -19,11 +19,9 @@ def gallery(queries: list[Query]) -> Section:
         for method, found in query.neighbours.items():
             right = f"{sum(one.right for one in found)} of {len(found)} right"
             title = element("h4", text(method), element("small", text(right)))
-            rows.append(
-                element(
-                    "div", title, element("ol", *map(_neighbour, found), style=f"--columns: {len(found)}"), css="found"
-                )
-            )
+            columns = f"--columns: {max(1, len(found))}; --narrow: {page.balanced(len(found), 4)}"
+            listed = element("ol", *map(_neighbour, found), style=columns)
+            rows.append(element("div", title, listed, css="found"))
         seen = page.captioned(page.picture(query.image, f"query: {query.name}"), text(f"Query: {query.name}"))
         blocks.append(element("article", seen, element("div", *rows), css="query"))
     says = (
@@ -48,13 +46,13 @@ def heat_maps(maps: list[HeatMap]) -> Section:
     """Return the images beside their heat maps; poolings that weigh all places alike are shown once."""
     names = list(dict.fromkeys(name for one in maps for name in one.weights))
     flat = [name for name in names if all(is_uniform(one.weights[name]) for one in maps if name in one.weights)]
-    parts = [_scale()]
+    key = [_scale()]
     if flat:
         example = next(one for one in maps if flat[0] in one.weights)
         alt = f"{flat[0]} over {example.name}: evenly coloured"
         even = page.picture(overlay(example.image, example.weights[flat[0]]), alt)
         says = f"{' and '.join(flat)}: every place weighs the same, clutter as much as what matters. For reference."
-        parts.append(element("div", even, element("p", text(says)), css="reference"))
+        key.append(element("div", even, element("p", text(says)), css="reference"))
     blocks = []
     columns = 1 + max(sum(name not in flat for name in one.weights) for one in maps)
     for one in maps:
@@ -69,8 +67,11 @@ def heat_maps(maps: list[HeatMap]) -> Section:
         blocks.append(element("div", element("h3", text(one.name)), body))
     says = "Pooling weights over the image: dark places are dropped, bright ones make the embedding."
     width = f"--width: {min(8 * columns, 32)}rem"
-    parts.append(element("div", *blocks, css="maps", style=width))
-    return Section("weights", "Where each pooling looks", [page.paragraphs(says), *parts])
+    return Section(
+        "weights",
+        "Where each pooling looks",
+        [page.paragraphs(says), element("div", *key, css="key"), element("div", *blocks, css="maps", style=width)],
+    )
 
 
 def _scale() -> Html:
@@ -78,13 +79,15 @@ def _scale() -> Html:
         f"rgb({', '.join(str(round(255 * part)) for part in colour)})"
         for colour in colours(np.linspace(0, FULL_SCALE, 9))
     ]
-    last = int(FULL_SCALE)
-    ticks = [f"{tick}×" if tick < last else f"{tick}× or more" for tick in range(last + 1)]
+    ticks = [
+        element("li", text(f"{tick}×"), style=f"--at: {100 * tick / FULL_SCALE:g}%")
+        for tick in range(int(FULL_SCALE) + 1)
+    ]
     return element(
-        "div",
+        "figure",
+        element("figcaption", text(f"Times the average weight; {FULL_SCALE:g}× and more look alike")),
         element("div", style=f"background: linear-gradient(to right, {', '.join(stops)})"),
-        element("ol", *(element("li", text(tick)) for tick in ticks)),
-        element("p", text("times the average weight")),
+        element("ol", *ticks),
         css="scale",
     )
 
@@ -101,7 +104,8 @@ def prototypes(found: list[Prototype]) -> Section:
         share = element("span", text(f"{percent(one.share)} % of the weight"))
         bar = element("i", style=f"width: {100 * one.share / longest:.1f}%")
         title = element("h3", element("span", text(f"Prototype {one.index}")), element("small", share))
-        blocks.append(element("div", title, element("div", bar, css="share"), element("div", *patches, css="patches")))
+        listed = element("div", *patches, css="patches", style=f"--columns: {page.balanced(len(patches), 6)}")
+        blocks.append(element("div", title, element("div", bar, css="share"), listed))
     says = "Each prototype attracts the local features that resemble it. The patches nearest to each, best first."
     return Section(
         "prototypes", "What the prototypes like", [page.paragraphs(says), element("div", *blocks, css="prototypes")]

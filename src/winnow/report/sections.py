@@ -6,14 +6,14 @@ import numpy as np
 
 from winnow.report import page
 from winnow.report.content import Comparison, Method, Neighbour, Query
-from winnow.report.figures import METRICS, metric_bars, training_curves
+from winnow.report.figures import METRICS, has_validation, metric_bars, training_curves
 from winnow.report.numbers import best_rows, comparison_table, evidence, headline, percent, signed, spread
 from winnow.report.page import Html, Section, element, text
 from winnow.report.style import UNTRAINED, method_colours, svg
 
 _TERMS = {
-    "MAP@R": "Of the R nearest images, R being how many of the class there are: precision averaged over the places of "
-    "the right ones. It is high only if the right ones come first.",
+    "MAP@R": "Among the R nearest images, R being how many there are to find: the mean precision at the places of the "
+    "right ones. High only if all are found, and found first.",
     "P@1": "How often the very nearest image is of the same class.",
     "P@R": "How many of the R nearest images are of the same class.",
 }
@@ -124,23 +124,17 @@ def results(comparison: Comparison) -> Section:
 
 def _figures(comparison: Comparison) -> list[Html]:
     runs = {method.name: method.runs for method in comparison.methods}
-    drawn = [
-        page.drawing(
-            svg(metric_bars({name: [run.metrics for run in each] for name, each in runs.items()},
-                            baseline=comparison.baseline), key="bars"),
-            "Bar chart of the test metrics in the table above",
-            "Bars are means over seeds, dots single seeds, whiskers the standard deviation.",
-        )
-    ]  # fmt: skip
+    several = any(len(each) > 1 for each in runs.values())
+    bars = metric_bars(
+        {name: [run.metrics for run in each] for name, each in runs.items()}, baseline=comparison.baseline
+    )
+    says = "Bars are means over seeds, dots single seeds, whiskers the standard deviation." if several else "One seed."
+    drawn = [page.drawing(svg(bars, key="bars"), "Bar chart of the test metrics in the table above", says)]
     histories = {name: [run.history for run in each] for name, each in runs.items()}
-    if any("val/MAP@R" in entry for each in histories.values() for history in each for entry in history):
-        drawn.append(
-            page.drawing(
-                svg(training_curves(histories), key="curves"),
-                f"Line chart of validation MAP@R and loss against the training step for {', '.join(runs)}",
-                "How they learn. Thick: the mean; thin: single seeds.",
-            )
-        )
+    if has_validation(histories):
+        alt = f"Line chart of validation MAP@R and loss against the training step for {', '.join(runs)}"
+        says = "How they learn. Thick: the mean; thin: single seeds." if several else "How they learn."
+        drawn.append(page.drawing(svg(training_curves(histories), key="curves"), alt, says))
     return drawn
 
 
@@ -162,7 +156,8 @@ def _meaning(method: Method) -> str:
     """Return what a method is, how many seeds it has, and how long one takes."""
     count, seconds = len(method.runs), float(np.mean([run.seconds for run in method.runs]))
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"{method.meaning} {count} seeds, {took} each." if count > 1 else f"{method.meaning} 1 seed, {took}."
+    runs = f"{count} seeds, {took} each." if count > 1 else f"1 seed, {took}."
+    return f"{method.meaning} {runs.replace(' ', chr(0xA0))}"
 
 
 def _plus_minus(value: float | None) -> Html:

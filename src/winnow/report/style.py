@@ -29,6 +29,7 @@ _METHODS = ("#52606d", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#
 
 _RC: dict[str, Any] = {
     "figure.facecolor": "white",
+    "axes.facecolor": "none",
     "figure.dpi": 144,
     "savefig.dpi": 144,
     "font.size": 9,
@@ -54,6 +55,8 @@ _RC: dict[str, Any] = {
     "ytick.labelsize": 8.5,
     "xtick.major.size": 3,
     "ytick.major.size": 0,
+    # A dollar sign in a name is a dollar sign.
+    "text.parse_math": False,
     "legend.frameon": False,
     "lines.solid_capstyle": "round",
 }
@@ -107,7 +110,13 @@ def svg(figure: Figure, *, key: str = "") -> str:
 
     buffer = io.StringIO()
     with matplotlib.rc_context({**_RC, **_SVG_RC}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        # Without a ground of its own, so that the page's paper shows.
+        figure.savefig(
+            buffer,
+            format="svg",
+            facecolor="none",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
