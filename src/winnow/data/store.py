@@ -38,7 +38,7 @@ class ImageStore:
             first of these that the images fit into with room to spare.
         device: Where batches are wanted.
         on_error: Whether an unreadable image raises, or is left out and listed in `skipped`.
-        workers: How many threads decode; None for one per core.
+        workers: How many threads decode; None for one per core, at most 4.
         progress: Called with (done, total) as images are decoded up front.
 
     Attributes:
@@ -74,8 +74,10 @@ class ImageStore:
         self.on_error: OnError = on_error
         self.kept: NDArray[np.int64] = np.arange(len(images), dtype=np.int64)
         self.skipped: list[tuple[str, str]] = []
-        self._pool = ThreadPoolExecutor(workers or _cores(), thread_name_prefix="decode")
-        self._window = 4 * (workers or _cores())
+        # Pillow holds the interpreter's lock for much of the decoding: more threads than a few only fight for it.
+        count = workers or min(_cores(), 4)
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="decode")
+        self._window = 4 * count
         self.cache: Cache = self._choose() if cache == "auto" else cache
         if self.cache == "none":
             # Only a full pass finds the broken ones, and what is left out must be known before training starts.
