@@ -86,6 +86,7 @@ def test_many_methods_with_long_names_still_fit():
     widths = [axes.get_position().width for axes in figure.axes]
     assert len(widths) == 8
     assert min(widths) > 0.15
+    assert {f"a method w…ng name {k}" for k in range(1, 8)} <= set(texts(figure))
 
 
 def test_a_run_shows_its_best_step():

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 import re
 import subprocess
 import sys
@@ -236,4 +237,9 @@ def test_mistakes_have_a_sentence():
 
 def test_importing_the_report_does_not_import_matplotlib():
     code = "import sys, winnow.report; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": "src"}, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONPATH": os.pathsep.join(sys.path)}, check=False
+        ).returncode
+        == 0
+    )

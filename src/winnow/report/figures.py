@@ -205,15 +205,15 @@ def _all_series(histories: Sequence[History], key: str) -> list[dict[int, float]
 
 
 def _short(name: str) -> str:
-    """Cut a name that would take a figure's room; the page's table and legend have it in full."""
-    return name if len(name) <= 20 else name[:19].rstrip() + "…"
+    """Cut the middle out of a name that would take a figure's room; the page's table has it in full."""
+    return name if len(name) <= 20 else f"{name[:10].rstrip()}…{name[-9:].lstrip()}"
 
 
 def _step_axis(axes: Axes, *, label: bool, ticks: int = 6) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(6 if ticks > 3 else 3, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(6 if ticks > 3 else 4, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
     if label:
         axes.set_xlabel("training step", color=MUTED)
