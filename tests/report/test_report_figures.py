@@ -142,6 +142,7 @@ def test_text_of_figures_is_text_and_escaped():
 def test_drawing_leaves_the_callers_settings_alone():
     import matplotlib
 
+    matplotlib.use("pdf")
     with matplotlib.rc_context({"font.size": 31, "axes.facecolor": "red"}):
         before = dict(matplotlib.rcParams)
         loud = svg(metric_bars(RESULTS))
