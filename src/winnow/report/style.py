@@ -78,9 +78,7 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:
         import matplotlib
 
-        # The backend is the caller's: a context does not give it back.
-        default = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
-        with matplotlib.rc_context({**default, **_RC}):
+        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_RC}):
             return draw(*args, **kwargs)
 
     return inside
