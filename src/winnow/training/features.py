@@ -32,10 +32,11 @@ def cache_folder() -> Path:
 
 @torch.inference_mode()
 def compute_features(
-    backbone: Backbone, inputs: CropInputs, device: torch.device, *, batch: int = 64, progress: Progress | None = None
+    backbone: Backbone, inputs: CropInputs, device: torch.device, *, progress: Progress | None = None
 ) -> Tensor:
     """Return the backbone's maps (N, C, h, w) or tokens (N, n, C) of every image's centre crop, on the CPU."""
     backbone.to(device).freeze()
+    batch = 16 if device.type == "cpu" else 128  # larger ones leave a CPU's caches and are several times slower
     count = len(inputs.labels)
     maps: Tensor | None = None
     for start in range(0, count, batch):
