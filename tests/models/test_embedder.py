@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from winnow import Embedder
+from winnow.errors import DataError, ModelError
+from winnow.models import BackboneConfig, Head, ModelConfig, build_backbone
+from winnow.models.weights import bundled_weights, load_by_order, read_state
+
+SMALL = {"image": {"resize": 32, "crop": 32}, "dim": 8, "pooling": {"name": "gsp", "prototypes": 4, "memory": 16}}
+
+
+def small(**changes: object) -> Embedder:
+    torch.manual_seed(0)
+    settings = {"backbone": {"name": "resnet20", "weights": "random"}, **SMALL, **changes}
+    with pytest.warns(UserWarning, match="random weights"):
+        return Embedder.create(settings).eval()
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (50, 40)) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    return Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+def test_paths_pictures_and_tensors_of_one_image_have_one_embedding(tmp_path: Path) -> None:
+    embedder, image = small(), picture()
+    image.save(tmp_path / "a.png")
+    tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    vectors = embedder.encode([tmp_path / "a.png", str(tmp_path / "a.png"), image, tensor, tensor / 255])
+    assert vectors.shape == (5, 8)
+    assert vectors.dtype == np.float32
+    assert np.abs(vectors - vectors[0]).max() < 1e-6
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+def test_one_image_and_a_list_of_one_are_the_same_and_an_empty_list_gives_no_rows() -> None:
+    embedder, image = small(), picture()
+    assert np.array_equal(embedder.encode(image), embedder.encode([image]))
+    assert embedder.encode([]).shape == (0, 8)
+
+
+def test_a_ready_batch_goes_to_the_network_as_it_is() -> None:
+    embedder = small()
+    batch = torch.rand(3, 3, 32, 32)
+    with torch.no_grad():
+        assert np.allclose(embedder.encode(batch, normalise=False), embedder(batch).numpy(), atol=1e-6)
+
+
+def test_the_batch_size_does_not_matter_and_the_mode_is_restored() -> None:
+    embedder = small().train()
+    images = [picture(i) for i in range(5)]
+    assert np.allclose(embedder.encode(images, batch_size=2), embedder.encode(images, batch_size=64), atol=1e-6)
+    assert embedder.training
+
+
+def test_grey_and_transparent_pictures_are_taken_as_rgb() -> None:
+    grey = picture().convert("L")
+    assert np.allclose(small().encode(grey), small().encode(grey.convert("RGB")), atol=1e-6)
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_text("no image")
+    with pytest.raises(DataError, match=r"bad\.jpg"):
+        small().encode([tmp_path / "bad.jpg"])
+
+
+def test_a_saved_model_comes_back_the_same(tmp_path: Path) -> None:
+    embedder = small().train()
+    for _ in range(4):
+        embedder(torch.rand(4, 3, 32, 32))  # fills the memory, so that prototypes are set
+    assert embedder.is_ready
+    embedder.save_pretrained(tmp_path / "m", metrics={"MAP@R": 0.25})
+    again = Embedder.from_pretrained(tmp_path / "m")
+    assert again.is_ready
+    assert again.config == embedder.config
+    assert np.array_equal(again.encode(picture()), embedder.encode(picture()))
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "25.00" in card
+    assert "never set" not in card
+
+
+def test_the_card_says_when_prototypes_were_never_set(tmp_path: Path) -> None:
+    small().save_pretrained(tmp_path)
+    assert "pools by plain average" in (tmp_path / "README.md").read_text()
+
+
+def test_what_is_no_model_is_refused_with_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="holds no saved model"):
+        Embedder.from_pretrained(tmp_path)
+    small().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["dim"] = 16
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="is of another model"):
+        Embedder.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"colour": "red"}')
+    with pytest.raises(ModelError, match="not a config"):
+        Embedder.from_pretrained(tmp_path)
+
+
+def test_explanations_lie_over_what_the_network_saw() -> None:
+    seen = small().explain([picture(), picture(1)])
+    assert len(seen) == 2
+    assert seen[0].image.size == (32, 32)
+    assert seen[0].weights is not None
+    assert seen[0].weights.shape == (8, 8)
+    assert seen[0].weights.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_projection_before_or_after_average_pooling_is_one_function() -> None:
+    torch.manual_seed(0)
+    gsp = Head(6, 4, {"name": "gsp", "prototypes": 2, "memory": 8}).eval()  # not ready: average of the projected map
+    gap = Head(6, 4, {"name": "gap"})
+    gap.projection.load_state_dict(gsp.projection.state_dict())
+    maps = torch.randn(3, 6, 5, 5)
+    assert torch.allclose(gsp(maps), gap(maps), atol=1e-6)
+
+
+def test_frozen_batch_norm_keeps_its_statistics_while_training() -> None:
+    with pytest.warns(UserWarning, match="random"):
+        backbone = build_backbone(BackboneConfig(name="resnet20", weights="random", freeze_batch_norm=True))
+    before = {k: v.clone() for k, v in backbone.state_dict().items() if "running" in k}
+    backbone.train()(torch.rand(4, 3, 32, 32)).sum().backward()
+    assert all(torch.equal(backbone.state_dict()[k], v) for k, v in before.items())
+    norms = [m for m in backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert norms
+    assert all(p.grad is None for m in norms for p in m.parameters())
+    with pytest.warns(UserWarning, match="random"):
+        free = build_backbone(BackboneConfig(name="resnet20", weights="random", freeze_batch_norm=False))
+    free.train()(torch.rand(4, 3, 32, 32))
+    assert any(not torch.equal(free.state_dict()[k], v) for k, v in before.items())
+
+
+def test_a_frozen_backbone_stays_in_inference_mode_and_untrained() -> None:
+    with pytest.warns(UserWarning, match="random"):
+        backbone = build_backbone(BackboneConfig(name="resnet20", weights="random")).freeze().train()
+    assert not backbone.network.training
+    assert not any(p.requires_grad for p in backbone.parameters())
+
+
+def test_the_bundled_weights_are_loaded_and_strides_choose_the_map() -> None:
+    whole = build_backbone(BackboneConfig()).eval()
+    cut = build_backbone(BackboneConfig(stride=16)).eval()
+    images = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        assert whole(images).shape == (1, 1280, 2, 2)
+        assert cut(images).shape == (1, 112, 4, 4)
+    path = bundled_weights("tf_efficientnet_lite0")
+    assert path is not None
+    first = next(iter(read_state(path).values()))
+    assert torch.equal(whole.network.conv_stem.weight, first)
+    assert torch.equal(cut.network.conv_stem.weight, first)
+
+
+def test_an_imagenet_network_knows_what_it_sees() -> None:
+    """The classifier of the bundled network separates plain colours only if weights and input scale are right."""
+    from winnow.models.backbone import _load, _timm_network
+
+    config = BackboneConfig()
+    network = _timm_network(config.name)
+    _load(network, config)
+    rng = np.random.default_rng(0)
+    noise = torch.from_numpy(rng.normal(size=(4, 3, 128, 128))).float().clamp(-1, 1)
+    with torch.no_grad():
+        confident = network.eval()(noise).softmax(dim=1).amax(dim=1)
+    assert confident.max() < 0.9  # pure noise is nothing in particular
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18"])
+def test_any_timm_network_gives_local_features(name: str) -> None:
+    with pytest.warns(UserWarning, match="random"):
+        backbone = build_backbone(BackboneConfig(name=name, weights="random")).eval()
+    with torch.no_grad():
+        features = backbone(torch.rand(1, 3, 96, 96))
+    if name.startswith("vit"):
+        assert features.shape == (1, 36, 192)  # the class token is dropped
+    else:
+        assert features.shape == (1, 512, 3, 3)
+
+
+def test_resnet50_v1_takes_its_stride_in_the_first_convolution() -> None:
+    with pytest.warns(UserWarning, match="random"):
+        backbone = build_backbone(BackboneConfig(name="resnet50_v1", weights="random"))
+    for stage in ("layer2", "layer3", "layer4"):
+        block = getattr(backbone.network, stage)[0]
+        assert (block.conv1.stride, block.conv2.stride) == ((2, 2), (1, 1))
+    with torch.no_grad():
+        assert backbone.eval()(torch.rand(1, 3, 227, 227)).shape == (1, 2048, 8, 8)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_local_weight_file_is_loaded_and_a_foreign_one_refused(tmp_path: Path, suffix: str) -> None:
+    from safetensors.torch import save_file
+
+    with pytest.warns(UserWarning, match="random"):
+        source = build_backbone(BackboneConfig(name="resnet20", weights="random"))
+    state = {k: v.clone() for k, v in source.network.state_dict().items()}
+    file = tmp_path / f"w{suffix}"
+    save_file(state, file) if suffix == ".safetensors" else torch.save({"state_dict": state}, file)
+    loaded = build_backbone(BackboneConfig(name="resnet20", weights=str(file)))
+    assert all(torch.equal(loaded.network.state_dict()[k], v) for k, v in state.items())
+    with pytest.raises(ModelError, match="does not fit this network"):
+        build_backbone(BackboneConfig(name="resnet18", weights=str(file)))
+
+
+def test_a_weight_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (print, ("run!",))
+
+    torch.save({"a": Evil()}, tmp_path / "evil.pth")
+    with pytest.raises(ModelError, match="read safely"):
+        read_state(tmp_path / "evil.pth")
+    with pytest.raises(ModelError, match=r"does not exist \(did you mean 'evil.pth'\?\)"):
+        read_state(tmp_path / "evl.pth")
+
+
+def test_loading_by_order_checks_every_shape() -> None:
+    a, b = torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)
+    with pytest.raises(ModelError, match="order and shape"):
+        load_by_order(a, b.state_dict(), "b")
+
+
+def test_weights_that_nobody_has_are_asked_for() -> None:
+    with pytest.raises(ModelError, match=r"give backbone.weights=FILE"):
+        build_backbone(BackboneConfig(name="resnet20"))
+
+
+def test_a_model_config_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="Extra inputs"):
+        ModelConfig(colour="red")  # type: ignore[call-arg]
