@@ -32,26 +32,21 @@ class _Distance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
         wide_x, wide_y = x.double(), y.double()
-        squares = wide_x.square().sum(-1)[..., :, None] + wide_y.square().sum(-1)[..., None, :]
-        distance = (squares - 2 * wide_x @ wide_y.mT).clamp(min=0).sqrt()
+        squares = wide_x.square().sum(1)[:, None] + wide_y.square().sum(1)[None, :]
+        distance = torch.addmm(squares, wide_x, wide_y.mT, alpha=-2).clamp_(min=0).sqrt_()
         ctx.save_for_backward(x, y, distance)
-        return distance.to(x.dtype)
+        return distance.to(x.dtype, copy=True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         x, y, distance = ctx.saved_tensors
         # d|x - y| / dx = (x - y) / |x - y|, and 0 where the two coincide.
-        pull = torch.where(distance > 0, grads[0].double() / distance, 0.0)
+        pull = torch.where(distance > 0, grads[0] / distance, 0.0)
         wide_x, wide_y = x.double(), y.double()
-        grad_x = pull.sum(-1)[..., :, None] * wide_x - pull @ wide_y
-        grad_y = pull.sum(-2)[..., :, None] * wide_y - pull.mT @ wide_x
-        return grad_x.to(x.dtype), _sum_to(grad_y, y.shape).to(y.dtype)
-
-
-def _sum_to(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Sum the leading dimensions that broadcasting added."""
-    return tensor.sum(dim=tuple(range(tensor.dim() - len(shape)))) if tensor.dim() > len(shape) else tensor
+        grad_x = torch.addmm(pull.sum(1)[:, None] * wide_x, pull, wide_y, alpha=-1)
+        grad_y = torch.addmm(pull.sum(0)[:, None] * wide_y, pull.mT, wide_x, alpha=-1)
+        return grad_x.to(x.dtype), grad_y.to(y.dtype)
 
 
 def pairwise_distance(x: Tensor, y: Tensor) -> Tensor:
@@ -64,5 +59,6 @@ def pairwise_distance(x: Tensor, y: Tensor) -> Tensor:
     Returns:
         (n, m) or (B, n, m).
     """
-    result: Tensor = _Distance.apply(x, y)  # type: ignore[no-untyped-call]
-    return result
+    # All rows of the batch in one matrix product, forward and backward.
+    rows: Tensor = _Distance.apply(x.flatten(0, -2), y)  # type: ignore[no-untyped-call]
+    return rows.unflatten(0, x.shape[:-1])

@@ -52,7 +52,9 @@ class Embedder(nn.Module):
 
     def __init__(self, backbone: Backbone, head: Head, config: ModelConfig) -> None:
         super().__init__()
-        self.backbone, self.head, self.config = backbone, head, config
+        self.backbone, self.head = backbone, head
+        # Of a whole training config only the model's part travels with the weights.
+        self.config = ModelConfig(**{name: getattr(config, name) for name in ModelConfig.model_fields})
 
     @classmethod
     def create(cls, config: ModelConfig | Mapping[str, Any] | None = None, *, load_weights: bool = True) -> Embedder:

@@ -1,0 +1,265 @@
+"""The commands as a user calls them: what they print, what they write, how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from tests.conftest import TINY, MakeFolder
+from winnow.cli import run
+from winnow.training import RunFolder
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Winnow = Callable[..., Said]
+
+
+@pytest.fixture
+def winnow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Winnow:
+    """Call the command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
+
+    def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["winnow", *map(str, words)])
+        code = 0
+        try:
+            run()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return call
+
+
+def one_line_error(said: Said) -> str:
+    """Check that a failure is told in one line, and return it."""
+    lines = [line for line in said.err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, said.err
+    assert "Traceback" not in said.err
+    return lines[0]
+
+
+def test_train_evaluate_and_explain_a_folder(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    said = winnow("train", f"data={data}", *TINY, "zsr=0.1", "train.device=cpu", "--out", "r")
+    assert said.code == 0, said.err
+    assert "MAP@R" in said.out
+    folder = tmp_path / "r"
+    names = {p.name for p in folder.iterdir()}
+    assert {"config.yaml", "log.jsonl", "checkpoint.pt", "best.pt", "model", "result.json", "curves.png"} <= names
+    result = json.loads((folder / "result.json").read_text())
+    assert result["command"].startswith("winnow train data=")
+    assert {"commit", "machine", "versions", "config", "metrics", "untrained"} <= result.keys()
+    assert result["config"]["backbone"]["train"] == "frozen"
+    assert yaml.safe_load((folder / "config.yaml").read_text()) == result["config"]
+
+    said = winnow("evaluate", "r", "--json")
+    assert said.code == 0, said.err
+    measured = json.loads(said.out)["metrics"]
+    assert measured == pytest.approx(result["metrics"]["test"], abs=1e-6)
+    assert winnow("evaluate", "r", "--data", data).code == 0
+
+    image = next((data / "class_00").iterdir())
+    said = winnow("explain", "r", image)
+    assert said.code == 0, said.err
+    with Image.open(tmp_path / "explained" / f"{image.stem}.png") as shown:
+        assert min(shown.size) > 100
+
+
+def test_fine_tuning_trains_the_backbone_and_freezing_does_not(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    data = make_folder()
+    for rate in ("1e-3", "1e-12"):
+        words = [f"data={data}", *TINY, "backbone.train=full", "pooling=gmp", f"train.lr={rate}", "--out", rate]
+        assert winnow("train", *words).code == 0
+    moved, still = (RunFolder(tmp_path / r).load(tmp_path / r / "checkpoint.pt")["learner"] for r in ("1e-3", "1e-12"))
+    key = "model.backbone.network.0.0.weight"
+    assert float((moved[key] - still[key]).abs().max()) > 1e-3
+    assert winnow("train", f"data={data}", *TINY, "backbone.train=frozen", "--out", "frozen").code == 0
+    assert key not in RunFolder(tmp_path / "frozen").load(tmp_path / "frozen" / "checkpoint.pt")["learner"]
+
+
+def test_a_csv_and_disk_features_work_and_serve_again(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    rows = [f"{p.relative_to(tmp_path)},{p.parent.name}" for p in sorted(data.rglob("*.png"))]
+    (tmp_path / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    words = ["data=list.csv", *TINY, "data.features=disk", "train.device=cpu"]
+    assert winnow("train", *words, "--out", "a").code == 0
+    kept = sorted((tmp_path / "cache" / "features").iterdir())
+    assert len(kept) == 3
+    times = [p.stat().st_mtime_ns for p in kept]
+    assert winnow("train", *words, "--out", "b").code == 0
+    assert [p.stat().st_mtime_ns for p in sorted((tmp_path / "cache" / "features").iterdir())] == times
+    a, b = (json.loads((tmp_path / r / "result.json").read_text())["metrics"] for r in "ab")
+    assert a == b
+
+
+def test_tensorboard_logs_are_written_when_asked_for(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    said = winnow("train", f"data={make_folder()}", *TINY, "train.tensorboard=true", "--out", "r")
+    assert said.code == 0, said.err
+    assert any(p.name.startswith("events") for p in (tmp_path / "r" / "tensorboard").iterdir())
+
+
+def test_a_users_own_transform_is_used_in_training(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "calls = []\ndef crop(image):\n    calls.append(tuple(image.shape))\n    return image[:, :24, :24]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [f"data={make_folder()}", *TINY, "backbone.train=full", "augment.transform=mine:crop", "--out", "r"]
+    assert winnow("train", *words).code == 0
+    import mine  # type: ignore[import-not-found]
+
+    assert set(mine.calls) == {(3, 32, 32)}
+    said = winnow("train", f"data={tmp_path / 'photos'}", *TINY, "augment.transform=mine:nothing", "--out", "q")
+    assert said.code == 2
+    assert "module:function" in one_line_error(said)
+
+
+def test_config_lists_keys_and_prints_a_yaml_that_is_read_back(winnow: Winnow, tmp_path: Path) -> None:
+    said = winnow("config")
+    assert said.code == 0
+    for key in ("data.path", "train.lr", "pooling.eps", "loss.negative_margin", "zsr.weight"):
+        assert key in said.out
+    assert "data.path" not in winnow("config", "train").out
+    said = winnow("config", "--yaml", "loss=triplet", "loss.margin=0.3")
+    (tmp_path / "c.yaml").write_text(said.out)
+    assert yaml.safe_load(winnow("config", "--yaml", "c.yaml").out) == yaml.safe_load(said.out)
+    assert one_line_error(winnow("config", "trian")).endswith("sections: augment, backbone, data, dim, image, loss, "
+                                                              "pooling, seed, train, zsr")  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "explain", "config"])
+def test_every_command_has_help(winnow: Winnow, command: str) -> None:
+    said = winnow(command, "--help")
+    assert said.code == 0
+    assert "Usage" in said.out
+
+
+# Bad input: each a one-line message that tells what to do, and the exit code of its kind.
+
+
+def test_a_missing_folder(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    make_folder("photos")
+    said = winnow("train", f"data={tmp_path / 'photo'}")
+    assert said.code == 3
+    assert "photo" in one_line_error(said)
+    assert "photos" in one_line_error(said)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_of_one_class(winnow: Winnow, make_folder: MakeFolder) -> None:
+    said = winnow("train", f"data={make_folder(classes=1)}")
+    assert said.code == 3
+    assert "at least 4 are needed" in one_line_error(said)
+
+
+def test_a_truncated_jpeg_stops_or_is_skipped_and_named(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    data = make_folder()
+    bad = data / "class_03" / "bad.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)).save(bad)
+    bad.write_bytes(bad.read_bytes()[:3000])
+    said = winnow("train", f"data={data}", *TINY, "--out", "r")
+    assert said.code == 3
+    assert "bad.jpg" in one_line_error(said)
+    assert "data.on_error=skip" in one_line_error(said)
+    said = winnow("train", f"data={data}", *TINY, "data.on_error=skip", "--out", "q")
+    assert said.code == 0
+    assert "skipped" in said.err
+    assert "bad.jpg" in said.err
+
+
+def test_a_text_file_named_jpg(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder()
+    (data / "class_01" / "notes.jpg").write_text("hello")
+    said = winnow("train", f"data={data}", *TINY, "--out", "r")
+    assert said.code == 3
+    assert "notes.jpg" in one_line_error(said)
+
+
+def test_an_image_of_one_pixel_is_an_image(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder()
+    Image.new("RGB", (1, 1), "red").save(data / "class_01" / "dot.png")
+    assert winnow("train", f"data={data}", *TINY, "--out", "r").code == 0
+    assert winnow("explain", "r", data / "class_01" / "dot.png").code == 0
+
+
+def test_a_config_typo(winnow: Winnow) -> None:
+    said = winnow("train", "data=x", "train.stpes=3")
+    assert said.code == 2
+    assert "did you mean 'steps'" in one_line_error(said)
+
+
+def test_a_checkpoint_of_another_model(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    assert winnow("train", f"data={data}", *TINY, "--out", "a").code == 0
+    assert winnow("train", f"data={data}", *TINY, "pooling=gap", "--out", "b").code == 0
+    os.replace(tmp_path / "a" / "checkpoint.pt", tmp_path / "b" / "checkpoint.pt")
+    (tmp_path / "b" / "result.json").unlink()
+    said = winnow("train", "--resume", "b")
+    assert said.code == 4
+    assert "another config" in one_line_error(said)
+    os.replace(tmp_path / "a" / "model" / "model.safetensors", tmp_path / "b" / "model" / "model.safetensors")
+    said = winnow("explain", "b", next((data / "class_00").iterdir()))
+    assert said.code == 4
+    assert "another model" in one_line_error(said)
+
+
+def test_runs_are_never_overwritten_nor_finished_twice(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder()
+    assert winnow("train", f"data={data}", *TINY, "--out", "r").code == 0
+    said = winnow("train", f"data={data}", *TINY, "--out", "r")
+    assert said.code == 2
+    assert "already holds a run" in one_line_error(said)
+    assert "is finished" in one_line_error(winnow("train", "--resume", "r"))
+    assert "is not a run folder" in one_line_error(winnow("evaluate", data))
+    assert "holds no saved model" in one_line_error(winnow("explain", data, data))
+
+
+@pytest.mark.filterwarnings("always:the backbone resnet20 starts from random weights")
+def test_random_weights_are_never_silent(winnow: Winnow, make_folder: MakeFolder) -> None:
+    said = winnow("train", f"data={make_folder()}", *TINY, "--out", "r")
+    assert "warning: the backbone resnet20 starts from random weights" in said.err
+    said = winnow("train", f"data={make_folder('other')}", "backbone=resnet20", "--out", "q")
+    assert said.code == 4
+    assert "backbone.weights=FILE" in one_line_error(said)
+
+
+def test_without_a_gpu_cuda_is_refused(
+    winnow: Winnow, make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = winnow("train", f"data={make_folder()}", *TINY, "train.device=cuda", "--out", "r")
+    assert said.code == 4
+    assert "train.device=cpu" in one_line_error(said)
+
+
+def test_an_unfinished_run_cannot_be_evaluated(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    assert winnow("train", f"data={make_folder()}", *TINY, "--out", "r").code == 0
+    (tmp_path / "r" / "result.json").unlink()
+    said = winnow("evaluate", "r")
+    assert said.code == 4
+    assert "--resume" in one_line_error(said)
