@@ -18,8 +18,6 @@ from tests.conftest import TINY, MakeFolder
 from winnow.cli import run
 from winnow.training import RunFolder
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
-
 
 class Said(NamedTuple):
     code: int
@@ -239,7 +237,6 @@ def test_runs_are_never_overwritten_nor_finished_twice(winnow: Winnow, make_fold
     assert "holds no saved model" in one_line_error(winnow("explain", data, data))
 
 
-@pytest.mark.filterwarnings("always:the backbone resnet20 starts from random weights")
 def test_random_weights_are_never_silent(winnow: Winnow, make_folder: MakeFolder) -> None:
     said = winnow("train", f"data={make_folder()}", *TINY, "--out", "r")
     assert "warning: the backbone resnet20 starts from random weights" in said.err

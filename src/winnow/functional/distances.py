@@ -61,4 +61,4 @@ def pairwise_distance(x: Tensor, y: Tensor) -> Tensor:
     """
     # All rows of the batch in one matrix product, forward and backward.
     rows: Tensor = _Distance.apply(x.flatten(0, -2), y)  # type: ignore[no-untyped-call]
-    return rows.unflatten(0, x.shape[:-1])
+    return rows.view(*x.shape[:-1], len(y))
