@@ -31,9 +31,10 @@ def config() -> str:
     sections: dict[str, list[tuple[str, Any, str]]] = {}
     for key, default, meaning in describe():
         sections.setdefault(key.split(".")[0] if "." in key else "", []).append((key, default, meaning))
+    sections[""] = sections.pop("")  # what belongs to no section comes last
     lines: list[str] = []
     for name, keys in sections.items():
-        lines += [f"## {name or 'top level'}", ""]
+        lines += [f"## {name or 'no section'}", ""]
         if name:
             section: Any = Config.model_fields[name].annotation
             lines += [*_about(name, section), ""]
@@ -106,7 +107,8 @@ def commands() -> str:
     group: Any = typer.main.get_command(app)
     lines: list[str] = []
     for name, command in group.commands.items():
-        usage = " ".join(["winnow", name, *command.collect_usage_pieces(_context(command))])
+        words = [str(one.metavar) for one in command.params if one.param_type_name == "argument"]
+        usage = " ".join(["winnow", name, "[OPTIONS]", *words])
         lines += [f"## winnow {name} {{ #{name} }}", "", "```text", usage, "```", "", _plain(command.help), ""]
         lines += ["| argument or option | default | meaning |", "|---|---|---|"]
         for one in command.params:
@@ -134,10 +136,6 @@ def exits() -> str:
         more = usage if kind is errors.ConfigError else ""
         lines.append(f"| {kind.exit_code} | [`{kind.__name__}`][winnow.errors.{kind.__name__}]: {first}{more} |")
     return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])
-
-
-def _context(command: Any) -> Any:
-    return command.context_class(command, info_name=command.name)
 
 
 def _plain(text: str | None) -> str:
