@@ -1,4 +1,4 @@
-"""Parts by name: losses, poolings, datasets.
+"""Parts by name: losses and poolings.
 
 What a part is called, which parameters it takes, their defaults and their meaning are written once, on the part: its
 keyword-only constructor arguments and the `Args:` of its docstring. The config, the command line, the table-driven
@@ -96,9 +96,13 @@ class Registry(Generic[T]):
         Of the context only what the constructor asks for is passed on.
         """
         settings = self.resolve(section)
-        part = self[settings.pop("name")]
+        part_name = settings.pop("name")
+        part = self[part_name]
         wanted = inspect.signature(part).parameters
-        return part(**{key: value for key, value in context.items() if key in wanted}, **settings)
+        try:
+            return part(**{key: value for key, value in context.items() if key in wanted}, **settings)
+        except ValueError as error:
+            raise ConfigError(f"{self.kind} '{part_name}': {error}") from None
 
 
 def parameters(part: type) -> list[Parameter]:

@@ -75,10 +75,15 @@ def test_train_evaluate_and_explain_a_folder(winnow: Winnow, make_folder: MakeFo
     measured = json.loads(said.out)["metrics"]
     assert measured == pytest.approx(result["metrics"]["test"], abs=1e-6)
     assert winnow("evaluate", "r", "--data", data).code == 0
-
-    image = next((data / "class_00").iterdir())
-    said = winnow("explain", "r", image)
+    said = winnow("evaluate", "r/model", "--data", data, "--json")  # a saved model alone will do
     assert said.code == 0, said.err
+    assert json.loads(said.out)["queries"] == 32
+    assert "--data" in one_line_error(winnow("evaluate", "r/model"))
+
+    image = data / "class_00" / "0.png"
+    said = winnow("explain", "r", image, data / "class_01" / "0.png")  # two of one name
+    assert said.code == 0, said.err
+    assert {p.name for p in (tmp_path / "explained").iterdir()} == {"0.png", "0-2.png"}
     with Image.open(tmp_path / "explained" / f"{image.stem}.png") as shown:
         assert min(shown.size) > 100
 
@@ -233,7 +238,7 @@ def test_runs_are_never_overwritten_nor_finished_twice(winnow: Winnow, make_fold
     assert said.code == 2
     assert "already holds a run" in one_line_error(said)
     assert "is finished" in one_line_error(winnow("train", "--resume", "r"))
-    assert "is not a run folder" in one_line_error(winnow("evaluate", data))
+    assert "holds no saved model" in one_line_error(winnow("evaluate", data))
     assert "holds no saved model" in one_line_error(winnow("explain", data, data))
 
 
@@ -260,3 +265,43 @@ def test_an_unfinished_run_cannot_be_evaluated(winnow: Winnow, make_folder: Make
     said = winnow("evaluate", "r")
     assert said.code == 4
     assert "--resume" in one_line_error(said)
+
+
+@pytest.mark.parametrize("word", ["pooling.mu=2", "pooling.prototypes=0", "pooling.memory=3"])
+def test_a_value_out_of_range(winnow: Winnow, make_folder: MakeFolder, word: str) -> None:
+    said = winnow("train", f"data={make_folder()}", *TINY, word, "--out", "r")
+    assert said.code == 2
+    assert "pooling 'gsp'" in one_line_error(said)
+
+
+def test_settings_without_effect_are_told(winnow: Winnow, make_folder: MakeFolder) -> None:
+    said = winnow("train", f"data={make_folder()}", *TINY, "augment.flip=false", "backbone.train=frozen", "--out", "r")
+    assert "augment.* has no effect" in said.err
+    said = winnow("train", "data=emoji", "data.test_classes=1-5", "--out", "q")
+    assert said.code == 2
+    assert "its own splits" in one_line_error(said)
+
+
+def test_a_resumed_run_tells_the_same_untrained_metrics(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    words = [f"data={make_folder()}", *TINY, "backbone.train=full", "train.lr=1e-2", "train.device=cpu"]
+    assert winnow("train", *words, "--out", "r").code == 0
+    before = json.loads((tmp_path / "r" / "result.json").read_text())
+    (tmp_path / "r" / "result.json").unlink()
+    assert winnow("train", "--resume", "r").code == 0
+    after = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert after["untrained"] == before["untrained"]
+    assert after["metrics"] == before["metrics"]
+
+
+def test_an_interrupt_says_how_to_go_on(
+    winnow: Winnow, make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("winnow.training.trainer.Trainer._step", interrupt)
+    said = winnow("train", f"data={make_folder()}", *TINY, "--out", "r")
+    assert said.code == 130
+    assert "--resume" in said.err

@@ -219,8 +219,14 @@ def test_transforms_of_uneven_size_or_kind(store: ImageStore) -> None:
 
 
 def test_settings_that_make_no_sense(store: ImageStore) -> None:
-    for wrong in ({"size": 0}, {"resize": 0}, {"area": (0.5, 0.2)}, {"area": (0.0, 1.0)}, {"aspect": (2.0, 1.0)}):
-        with pytest.raises(ConfigError, match=f"data.{next(iter(wrong))}="):
+    for key, wrong in (
+        ("image.crop", {"size": 0}),
+        ("image.resize", {"resize": 0}),
+        ("augment.area", {"area": (0.5, 0.2)}),
+        ("augment.area", {"area": (0.0, 1.0)}),
+        ("augment.aspect", {"aspect": (2.0, 1.0)}),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}="):
             Crops(**wrong)
     with pytest.raises(ConfigError, match="resize 256 are asked of a store made with resize 8"):
         Crops().test(store, [0])

@@ -128,8 +128,12 @@ def test_auto_goes_by_the_memory_that_is_free(arrays, noise, monkeypatch: pytest
 
 def test_settings_that_make_no_sense(arrays, noise) -> None:
     images = arrays([noise(4, 4)])
-    for settings in ({"cache": "disk"}, {"on_error": "ignore"}, {"resize": 0}):
-        with pytest.raises(ConfigError, match=f"data.{next(iter(settings))}="):
+    for key, settings in (
+        ("data.cache", {"cache": "disk"}),
+        ("data.on_error", {"on_error": "ignore"}),
+        ("image.resize", {"resize": 0}),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}="):
             ImageStore(images, **settings)
 
 

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from winnow import Embedder
-from winnow.errors import DataError, ModelError
+from winnow.errors import ConfigError, DataError, ModelError
 from winnow.models import BackboneConfig, Head, ModelConfig, build_backbone
 from winnow.models.weights import bundled_weights, load_by_order, read_state
 
@@ -235,3 +235,33 @@ def test_weights_that_nobody_has_are_asked_for() -> None:
 def test_a_model_config_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ValueError, match="Extra inputs"):
         ModelConfig(colour="red")  # type: ignore[call-arg]
+
+
+def test_slips_in_a_models_settings_are_named() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'pooling'"):
+        Embedder.create({"poling": "gsp"})
+    with pytest.raises(ConfigError, match="dim='wide'"):
+        Embedder.create({"dim": "wide"})
+
+
+def test_a_projection_from_principal_directions_keeps_what_a_random_one_loses() -> None:
+    """Distances between vectors that span few directions are kept exactly, up to one scale."""
+    torch.manual_seed(0)
+    vectors = torch.randn(50, 3) @ torch.randn(3, 20)  # rank 3 in 20 channels
+    head = Head(20, 4, {"name": "gap"})
+    before = head.projection.weight.clone()
+    head.start_from(vectors)
+    after = head.projection.weight
+    assert torch.equal(after[3], before[3])  # beyond the rank it stays as it was
+    scale = before.norm() / 4**0.5
+    projected = vectors @ after[:3].mT / scale
+    assert torch.allclose(torch.cdist(projected, projected), torch.cdist(vectors, vectors), atol=1e-3)
+
+
+def test_networks_that_differ_in_strides_or_input_scale_have_other_fingerprints() -> None:
+    def marks(name: str) -> str:
+        torch.manual_seed(0)
+        with pytest.warns(UserWarning, match="random"):
+            return build_backbone(BackboneConfig(name=name, weights="random")).fingerprint()
+
+    assert marks("resnet50") == marks("resnet50") != marks("resnet50_v1")

@@ -62,7 +62,7 @@ def test_numbers_may_be_written_as_people_write_them(text: str) -> None:
     [
         ("los=c2", "'los' (did you mean 'loss'?)"),
         ("train.stps=3", "'train.stps' (did you mean 'steps'?)"),
-        ("loss.margn=1", "loss 'c2' has no setting 'margn'"),
+        ("loss.alpa=1", "loss 'ms' has no setting 'alpa' (did you mean 'alpha'?)"),
         ("loss=c3", "there is no loss 'c3' (did you mean 'c2'?)"),
         ("pooling=gpp", "did you mean 'gsp'?"),
         ("train.steps=abc", "train.steps='abc'"),

@@ -20,7 +20,7 @@ def config(
     from winnow.training.config import describe
 
     words = words or []
-    if as_yaml:
+    if as_yaml or any("=" in word or word.endswith((".yaml", ".yml")) for word in words):
         print(yaml.safe_dump(read_words(words).model_dump(mode="json"), sort_keys=False), end="")
         return
     keys = list(describe())

@@ -23,10 +23,10 @@ def evaluate(
     monitor = ConsoleMonitor()
     result = evaluate_run(RunFolder(run), data, monitor)
     monitor.close()
+    queries = len(result.relevant) - result.left_out
     if as_json:
-        print(json.dumps({"metrics": result.metrics(), "queries": len(result.relevant), "left_out": result.left_out}))
+        print(json.dumps({"metrics": result.metrics(), "queries": queries, "left_out": result.left_out}))
         return
     out.print(metrics_table({str(data or "test classes"): result.metrics()}, f"{run} (%)"))
-    queries = len(result.relevant) - result.left_out
     note = f"; {result.left_out} left out, whose class has no other image" if result.left_out else ""
     out.print(f"{queries} queries{note}", highlight=False)

@@ -26,9 +26,19 @@ def explain(
         )
     out_folder.mkdir(parents=True, exist_ok=True)
     name = embedder.config.pooling["name"].upper()
+    taken: set[Path] = set()
     for path, seen in zip(images, embedder.explain(list(images)), strict=True):
         if seen.weights is None:
             raise ModelError(f"{name} pooling has no weights over the image to show")
-        target = out_folder / f"{path.stem}.png"
+        target = free_name(out_folder, path.stem, taken)
         save_explanation(target, seen.image, {name: seen.weights})
         out.print(str(target), highlight=False)
+
+
+def free_name(folder: Path, stem: str, taken: set[Path]) -> Path:
+    """Return FOLDER/STEM.png, numbered where another image of this call has that name."""
+    target, number = folder / f"{stem}.png", 2
+    while target in taken:
+        target, number = folder / f"{stem}-{number}.png", number + 1
+    taken.add(target)
+    return target

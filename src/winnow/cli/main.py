@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -28,8 +31,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """Let Ctrl-C end a command with a word on how to go on; typer alone would only say that it was aborted."""
+
+    @functools.wraps(command)
+    def told(*args: Any, **settings: Any) -> None:
+        try:
+            command(*args, **settings)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted; a run goes on with `winnow train --resume RUN`", highlight=False)
+            raise typer.Exit(130) from None
+
+    return told
+
+
 for command in (demo, train, evaluate, explain, config):
-    app.command()(command)
+    app.command()(interruptible(command))
 
 
 def _version(value: bool) -> None:
@@ -54,9 +73,6 @@ def run() -> None:
     except WinnowError as error:
         err.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        err.print("interrupted; a run goes on with `winnow train --resume RUN`", highlight=False)
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

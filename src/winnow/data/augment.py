@@ -41,11 +41,11 @@ class Crops:
     def __post_init__(self) -> None:
         sides = (self.size, self.size) if isinstance(self.size, int) else self.size
         if self.resize < 1 or min(sides) < 1:
-            raise ConfigError(f"data.resize={self.resize}, data.size={self.size}: must be at least 1")
+            raise ConfigError(f"image.resize={self.resize}, image.crop={self.size}: must be at least 1")
         if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ConfigError(f"data.area={self.area}: must be two shares of the image, the smaller first")
+            raise ConfigError(f"augment.area={self.area}: must be two shares of the image, the smaller first")
         if not 0 < self.aspect[0] <= self.aspect[1]:
-            raise ConfigError(f"data.aspect={self.aspect}: must be two positive numbers, the smaller first")
+            raise ConfigError(f"augment.aspect={self.aspect}: must be two positive numbers, the smaller first")
 
     def train(self, store: ImageStore, indices: ArrayLike, generator: torch.Generator) -> Tensor:
         """Return (B, 3, h, w) float32 in [0, 1]: random crops, or what the user's transform makes."""

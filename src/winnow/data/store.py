@@ -67,7 +67,7 @@ class ImageStore:
         if on_error not in get_args(OnError):
             raise ConfigError(f"data.on_error={on_error}: must be one of {', '.join(get_args(OnError))}")
         if resize < 1:
-            raise ConfigError(f"data.resize={resize}: must be at least 1")
+            raise ConfigError(f"image.resize={resize}: must be at least 1")
         self.images = images
         self.resize = resize
         self.device = torch.device(device)

@@ -21,7 +21,7 @@ QUERIES, HEATMAPS, PROTOTYPES, PATCHES = 8, 10, 12, 8
 def spread(count: int, wanted: int) -> list[int]:
     """Return indices spread evenly over a range, so that what is shown is not picked by hand."""
     wanted = min(count, wanted)
-    return [round((i + 0.5) * count / wanted) for i in range(wanted)] if wanted else []
+    return [int((i + 0.5) * count / wanted) for i in range(wanted)]
 
 
 def queries(images: ImageSet, results: Mapping[str, RetrievalResult]) -> list[Query]:

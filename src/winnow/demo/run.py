@@ -20,14 +20,15 @@ from winnow.report.comparison import Comparison, Method, MethodRun, comparison_t
 from winnow.training.folder import RunFolder
 from winnow.training.judge import judge
 from winnow.training.monitor import Monitor
+from winnow.training.prepare import Prepared, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
-from winnow.training.run import Prepared, make_learner, prepare, resolve_config
 from winnow.training.trainer import Trainer
 
 SUMMARY = (
     "Each picture is a collage of one emoji and three of clutter, drawn by different artists. The task: given a "
     "picture, find others of the same emoji. Emoji and clutter of the test are never seen in training, so what "
-    "carries over is telling content from clutter."
+    "carries over is telling content from clutter. The two differ in kind: content is animals, food, objects, "
+    "activities and places, clutter is symbols and flags."
 )
 
 

@@ -16,7 +16,7 @@ SHARED: dict[str, Any] = {
     "train": {"classes_per_batch": 16, "samples_per_class": 4, "lr": 1e-3, "eval_every": 100, "device": "cpu"},
 }
 
-GSP = {"name": "gsp", "prototypes": 64, "mu": 0.2, "eps": 20.0}
+GSP = {"name": "gsp", "prototypes": 64, "mu": 0.05, "eps": 20.0}
 
 # Name, meaning, and what differs from the shared setting.
 METHODS: list[tuple[str, str, dict[str, Any]]] = [

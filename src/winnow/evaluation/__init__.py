@@ -2,7 +2,7 @@
 
 from winnow.evaluation.evaluate import evaluate_retrieval, retrieval_metrics
 from winnow.evaluation.metrics import query_metrics
+from winnow.evaluation.nearest import search
 from winnow.evaluation.result import RetrievalResult
-from winnow.evaluation.search import search
 
 __all__ = ["RetrievalResult", "evaluate_retrieval", "query_metrics", "retrieval_metrics", "search"]

@@ -1,9 +1,9 @@
 """Pure tensor maths: no state, no files, torch alone."""
 
 from winnow.functional.distances import clip_norm, pairwise_distance
-from winnow.functional.gsp import GSPOutput, Pooled, TransportWeights, gsp, gsp_weights
 from winnow.functional.kcentre import covering_radius, greedy_k_centre
 from winnow.functional.selection import soft_selection
+from winnow.functional.transport import GSPOutput, Pooled, TransportWeights, gsp, gsp_weights
 
 __all__ = [
     "GSPOutput",

@@ -15,7 +15,7 @@ LOSSES: Registry[PairLoss] = Registry(
         "triplet": Triplet,
         "ms": MultiSimilarity,
     },
-    default="c2",
+    default="ms",
 )
 
 __all__ = ["C1", "C2", "LOSSES", "MultiSimilarity", "PairLoss", "Triplet", "ZeroShotRegularisation"]

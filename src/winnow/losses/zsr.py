@@ -67,7 +67,7 @@ class ZeroShotRegularisation(nn.Module):
     attributes yet (all zero). The scale $s = 9.5$ is in the original code, not in the text, whose Eq. 4.4 also sums
     the two halves' means where the code averages over the batch; this follows the code.
 
-    Reference: Gürbüz, Can and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.3.
+    Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.3.
 
     Args:
         num_classes: Number of training classes; labels must be 0 .. num_classes - 1.

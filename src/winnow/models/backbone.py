@@ -91,7 +91,9 @@ class Backbone(nn.Module):
 
     def fingerprint(self) -> str:
         """Return a hash of the weights and of what is read out, to key feature caches by."""
-        digest = hashlib.sha256(f"{type(self.network).__name__}:{self.level}".encode())
+        # The printed network tells strides and the like, which weights alone do not.
+        told = f"{self.network}:{self.level}:{self.mean.flatten().tolist()}:{self.std.flatten().tolist()}"
+        digest = hashlib.sha256(told.encode())
         for key, value in self.state_dict().items():
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
+from winnow.errors import ConfigError, nearest
 from winnow.pooling import POOLINGS
 
 
@@ -60,3 +63,60 @@ class ModelConfig(Section):
     )
     dim: int = Field(128, ge=1, description="size of the embedding")
     image: ImageConfig = Field(default_factory=ImageConfig)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def make_section(kind: type[S], tree: Mapping[str, Any]) -> S:
+    """Build a section from nested mappings.
+
+    Raises:
+        ConfigError: for an unknown key (with the nearest name) or a value of the wrong type.
+    """
+    expanded = _expand(kind, tree, "")
+    try:
+        return kind(**expanded)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{where}={first['input']!r}: {message[0].lower()}{message[1:]}") from None
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """Return the section a field holds, or None for a plain value."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _expand(section: type[Section], tree: Any, prefix: str) -> dict[str, Any]:
+    """Check the keys of a section and spell out shorthands; parts by name are checked by their registry."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.') or 'the config'} must be a mapping of keys, not {tree!r}")
+    expanded: dict[str, Any] = {}
+    for key, value in tree.items():
+        field = section.model_fields.get(str(key))
+        if field is None:
+            hint = nearest(str(key), _known_keys(section, prefix))
+            raise ConfigError(f"there is no setting '{prefix}{key}'{hint}; `winnow config` lists all of them")
+        inner = section_of(field)
+        if inner is None:
+            expanded[str(key)] = value
+        elif isinstance(value, Mapping):
+            expanded[str(key)] = _expand(inner, value, f"{prefix}{key}.")
+        elif inner.shorthand is not None:
+            expanded[str(key)] = {inner.shorthand: value}
+        else:
+            raise ConfigError(f"{prefix}{key} is a section: set one of {', '.join(inner.model_fields)} in it")
+    return expanded
+
+
+def _known_keys(section: type[Section], prefix: str) -> list[str]:
+    """Return the keys a slip may have meant: those of the section, and at the top those one level down too."""
+    keys = list(section.model_fields)
+    if not prefix:
+        for name, field in section.model_fields.items():
+            inner = section_of(field)
+            keys += [f"{name}.{key}" for key in inner.model_fields] if inner is not None else []
+    return keys

@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
-from winnow.errors import ModelError
+from winnow.errors import ConfigError, ModelError
 from winnow.functional import Pooled
 from winnow.models.backbone import Backbone, build_backbone
 from winnow.models.card import model_card
-from winnow.models.config import ModelConfig
+from winnow.models.config import ModelConfig, make_section
 from winnow.models.head import Head
 from winnow.models.weights import read_state
 from winnow.pooling import GSP
@@ -41,8 +40,8 @@ class Explanation(NamedTuple):
 class Embedder(nn.Module):
     """A backbone and a head, with the image size they were made for.
 
-    `Embedder.create(pooling="gsp", dim=128)` builds one from settings, `Embedder.from_pretrained(folder)` from a
-    folder that `save_pretrained` or `winnow train` wrote.
+    `Embedder.create({"pooling": "gsp", "dim": 128})` builds one from settings, `Embedder.from_pretrained(folder)` from
+    a folder that `save_pretrained` or `winnow train` wrote.
 
     Args:
         backbone: From images to local features.
@@ -58,12 +57,13 @@ class Embedder(nn.Module):
 
     @classmethod
     def create(cls, config: ModelConfig | Mapping[str, Any] | None = None, *, load_weights: bool = True) -> Embedder:
-        """Build a model from its config, or from a mapping such as `{"pooling": "gsp", "dim": 64}`."""
+        """Build a model from its config, or from a mapping such as `{"pooling": "gsp", "dim": 64}`.
+
+        Raises:
+            ConfigError: for an unknown key (with the nearest name) or a value of the wrong type.
+        """
         if not isinstance(config, ModelConfig):
-            settings = dict(config or {})
-            if isinstance(settings.get("backbone"), str):
-                settings["backbone"] = {"name": settings["backbone"]}
-            config = ModelConfig(**settings)
+            config = make_section(ModelConfig, config or {})
         backbone = build_backbone(config.backbone, load_weights=load_weights)
         head = Head(backbone.width, config.dim, config.pooling)
         return cls(backbone, head, config)
@@ -163,16 +163,20 @@ class Embedder(nn.Module):
         source = Path(folder)
         if not (source / CONFIG_FILE).is_file() and (source / "model" / CONFIG_FILE).is_file():
             source = source / "model"  # a run folder of `winnow train`
-        if not (source / CONFIG_FILE).is_file():
-            raise ModelError(f"{source} holds no saved model ({CONFIG_FILE} is missing): give a folder made by winnow")
-        try:
-            config = ModelConfig(**json.loads((source / CONFIG_FILE).read_text()))
-        except (json.JSONDecodeError, ValidationError, TypeError) as error:
-            first = str(error).splitlines()[0]
-            raise ModelError(f"{source / CONFIG_FILE} is not a config this version understands: {first}") from None
-        embedder = cls.create(config, load_weights=False)
+        embedder = cls.create(cls.read_config(source), load_weights=False)
         embedder.load_state(read_state(source / WEIGHTS_FILE), str(source / WEIGHTS_FILE))
         return embedder.to(device).eval()
+
+    @staticmethod
+    def read_config(folder: str | PathLike[str]) -> ModelConfig:
+        """Read the config of a saved model."""
+        file = Path(folder) / CONFIG_FILE
+        if not file.is_file():
+            raise ModelError(f"{folder} holds no saved model ({CONFIG_FILE} is missing): give a folder made by winnow")
+        try:
+            return make_section(ModelConfig, json.loads(file.read_text()))
+        except (json.JSONDecodeError, ConfigError) as error:
+            raise ModelError(f"{file} is not a config this version understands: {error}") from None
 
     def load_state(self, state: Mapping[str, Tensor], source: str) -> None:
         """Load a complete state dict, or say in what it differs."""

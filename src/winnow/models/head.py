@@ -31,6 +31,22 @@ class Head(nn.Module):
         nn.init.xavier_uniform_(self.projection.weight)
         self.pooling: Pooling = POOLINGS.build(pooling, width=dim if projects_first else width)
 
+    @torch.no_grad()
+    def start_from(self, vectors: Tensor) -> None:
+        """Set the projection to the principal directions of image vectors (N, C), at the scale it has.
+
+        It then loses as little of the backbone's features as a projection can, and training only has to improve on
+        them; a random one throws away what a small data set cannot teach again. Rows beyond the rank stay random.
+        """
+        weight = self.projection.weight
+        centred = vectors.to(weight) - vectors.to(weight).mean(dim=0)
+        values, directions = torch.linalg.eigh(centred.mT @ centred)  # ascending
+        rank = int((values > 1e-6 * values[-1].clamp(min=1e-30)).sum())
+        kept = directions.flip(1).mT[: min(rank, len(weight))]
+        # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
+        kept = kept * torch.where(kept.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
+        weight[: len(kept)] = kept * weight.norm() / len(weight) ** 0.5
+
     @overload
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
     @overload

@@ -24,7 +24,7 @@ class GSP(Pooling):
     attributes, `is_ready` false); then a greedy k-centre cover of the memory becomes the prototypes, in place, so that
     an optimiser built earlier goes on to train them. All of that state is in buffers and travels in the state dict.
 
-    Reference: Gürbüz, Can and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023.
+    Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023.
 
     Args:
         width: Size of the features.

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BeforeValidator, Field
 
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES
-from winnow.models.config import ModelConfig, Section
+from winnow.models.config import ModelConfig, Section, make_section, section_of
 from winnow.pooling import POOLINGS
 from winnow.registry import Registry
 
@@ -69,7 +68,7 @@ class TrainConfig(Section):
     classes_per_batch: int = Field(8, ge=2, description="classes in a batch")
     samples_per_class: int = Field(4, ge=1, description="images of each class in a batch")
     lr: float | None = Field(
-        None, gt=0, description="learning rate; default 1e-5 fine-tuning, 1e-3 with a frozen backbone"
+        None, gt=0, description="learning rate; default 1e-5 fine-tuning, 3e-4 with a frozen backbone"
     )
     lr_multipliers: dict[str, float] = Field(
         {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
@@ -113,14 +112,7 @@ def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -
 
 def make_config(tree: Mapping[str, Any]) -> Config:
     """Build a config from nested mappings, with errors that name the key."""
-    expanded = _expand(Config, tree, "")
-    try:
-        return Config(**expanded)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{where}={first['input']!r}: {message[0].lower()}{message[1:]}") from None
+    return make_section(Config, tree)
 
 
 def describe() -> Iterator[tuple[str, Any, str]]:
@@ -130,7 +122,7 @@ def describe() -> Iterator[tuple[str, Any, str]]:
 
 def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, str]]:
     for name, field in section.model_fields.items():
-        inner = _inner(field)
+        inner = section_of(field)
         if inner is not None:
             yield from _describe(inner, f"{prefix}{name}.")
         elif name in REGISTRIES and not prefix:
@@ -141,35 +133,6 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
                     yield f"{name}.{p.name}", p.default, f"({name}={part}) {p.meaning}"
         else:
             yield f"{prefix}{name}", field.get_default(call_default_factory=True), field.description or ""
-
-
-def _inner(field: FieldInfo) -> type[Section] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-def _expand(section: type[Section], tree: Any, prefix: str) -> dict[str, Any]:
-    """Check the keys of a section and spell out shorthands; parts by name are checked by their registry."""
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.') or 'the config'} must be a mapping of keys, not {tree!r}")
-    expanded: dict[str, Any] = {}
-    for key, value in tree.items():
-        field = section.model_fields.get(str(key))
-        if field is None:
-            known = section.model_fields if prefix else [name.removesuffix(".name") for name, _, _ in describe()]
-            raise ConfigError(
-                f"there is no setting '{prefix}{key}'{nearest(str(key), known)}; `winnow config` lists all of them"
-            )
-        inner = _inner(field)
-        if inner is None:
-            expanded[str(key)] = value
-        elif isinstance(value, Mapping):
-            expanded[str(key)] = _expand(inner, value, f"{prefix}{key}.")
-        elif inner.shorthand is not None:
-            expanded[str(key)] = {inner.shorthand: value}
-        else:
-            raise ConfigError(f"{prefix}{key} is a section: set one of {', '.join(inner.model_fields)} in it")
-    return expanded
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -216,5 +179,5 @@ def _shorthand(section: str) -> str:
     if section in REGISTRIES:
         return "name"
     field = Config.model_fields.get(section)
-    inner = _inner(field) if field is not None else None
+    inner = section_of(field) if field is not None else None
     return (inner.shorthand if inner is not None else None) or "name"

@@ -30,25 +30,26 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "winnow"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def compute_features(
     backbone: Backbone, inputs: CropInputs, device: torch.device, *, progress: Progress | None = None
 ) -> Tensor:
     """Return the backbone's maps (N, C, h, w) or tokens (N, n, C) of every image's centre crop, on the CPU."""
-    backbone.to(device).freeze()
-    batch = 16 if device.type == "cpu" else 128  # larger ones leave a CPU's caches and are several times slower
+    backbone.to(device).to(memory_format=torch.channels_last).freeze()  # type: ignore[call-overload]
+    batch = 8 if device.type == "cpu" else 128  # larger ones leave a CPU's caches and are several times slower
     count = len(inputs.labels)
     maps: Tensor | None = None
     for start in range(0, count, batch):
         stop = min(start + batch, count)
-        part = backbone(inputs.test(range(start, stop))).float().cpu()
+        images = inputs.test(range(start, stop)).contiguous(memory_format=torch.channels_last)
+        part = backbone(images).float().cpu()
         if maps is None:
             maps = torch.empty(count, *part.shape[1:])
         maps[start:stop] = part
         if progress is not None:
             progress(stop, count)
     assert maps is not None, "an image set is never empty"
-    return maps.clone() if maps.is_inference() else maps
+    return maps
 
 
 def frozen_inputs(

@@ -20,7 +20,8 @@ class RunFolder:
     """Paths and files of one training run.
 
     `config.yaml` the resolved config; `log.jsonl` one line per validation; `checkpoint.pt` everything needed to go on;
-    `best.pt` the weights of the best validation; `model/` the trained model; `result.json` what was measured.
+    `best.pt` the weights of the best validation; `model/` the trained model; `result.json` what was measured. The
+    command line adds `curves.png`; a loss that is not finite leaves `bad_batch.txt`.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 
 @torch.no_grad()
-def embed(
+def collect(
     model: nn.Module,
     inputs: Inputs,
     *,
@@ -28,7 +28,7 @@ def embed(
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Return unit embeddings (N, dim) of all inputs, in inference mode."""
+    """Return what a model makes of all inputs (N, dim), in inference mode."""
     mode = model.training
     model.eval()
     count = len(inputs.labels)
@@ -40,7 +40,7 @@ def embed(
         if progress is not None:
             progress(stop, count)
     model.train(mode)
-    return normalize(torch.cat(parts), dim=1)
+    return torch.cat(parts)
 
 
 def judge(
@@ -52,8 +52,8 @@ def judge(
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
 ) -> RetrievalResult:
-    """Embed inputs and retrieve each among the others."""
-    embeddings = embed(model, inputs, batch=batch, autocast=autocast, progress=progress)
+    """Embed inputs to unit length and retrieve each among the others."""
+    embeddings = normalize(collect(model, inputs, batch=batch, autocast=autocast, progress=progress), dim=1)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     return evaluate_retrieval(embeddings, labels, keep=keep)
 

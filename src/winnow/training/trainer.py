@@ -39,6 +39,11 @@ class Progress:
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    def best_metrics(self) -> dict[str, float]:
+        """Return the validation metrics of the best weights."""
+        entry = next(e for e in self.history if e["step"] == self.best_step)
+        return {name.removeprefix("val/"): value for name, value in entry.items() if name.startswith("val/")}
+
 
 class Trainer:
     """Trains a learner on `train`, choosing the weights with the best MAP@R on `val`.

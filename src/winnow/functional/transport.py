@@ -99,7 +99,7 @@ def gsp(
     Differentiable in features, prototypes, mu and eps. Half-precision input is computed in float32; the pooled
     vector comes back in the features' dtype, weights and attributes in float32.
 
-    Reference: Gürbüz, Can and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.
+    Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.
 
     Args:
         features: (B, n, d) local features.

@@ -1,0 +1,153 @@
+"""Before training: settle the config, load the data, build the model and what it is fed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from winnow.data import Crops, ImageSet, ImageStore, Splits, load_splits
+from winnow.data.emoji import load_emoji
+from winnow.errors import ConfigError
+from winnow.models import Embedder
+from winnow.training.config import Config
+from winnow.training.features import frozen_inputs
+from winnow.training.inputs import CropInputs, Inputs
+from winnow.training.judge import AverageOfFeatures, collect
+from winnow.training.learner import Learner, build_learner
+from winnow.training.monitor import Monitor
+from winnow.training.trainer import make_fabric
+
+FROZEN_LR, FULL_LR = 3e-4, 1e-5
+
+
+@dataclass
+class Prepared:
+    """A run's data and model, before training.
+
+    Attributes:
+        frozen: Whether the inputs are feature maps of a frozen backbone.
+    """
+
+    config: Config
+    embedder: Embedder
+    train: Inputs
+    val: Inputs
+    test: Inputs | None
+    num_classes: int
+    frozen: bool
+
+    @property
+    def untrained(self) -> AverageOfFeatures:
+        """The backbone with average pooling, nothing learned: what training has to beat."""
+        return AverageOfFeatures(None if self.frozen else self.embedder.backbone)
+
+
+def resolve_config(config: Config, num_classes: int | None = None) -> Config:
+    """Settle what depends on the machine and the data: frozen or not, learning rate, classes per batch."""
+    resolved = config.model_copy(deep=True)
+    if config.data.path == "emoji":
+        # The embedded pictures have 128 pixels and small things in them: a finer map of the picture as it is.
+        for section, key, value in ((resolved.image, "resize", 128), (resolved.image, "crop", 128),
+                                    (resolved.backbone, "stride", 16)):  # fmt: skip
+            if key not in section.model_fields_set and resolved.backbone.name == "tf_efficientnet_lite0":
+                setattr(section, key, value)
+    gpu = make_fabric(config).device.type == "cuda"
+    if resolved.backbone.train == "auto":
+        resolved.backbone.train = "full" if gpu else "frozen"
+    if resolved.train.lr is None:
+        resolved.train.lr = FROZEN_LR if resolved.backbone.train == "frozen" else FULL_LR
+    if num_classes is not None:
+        resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, num_classes)
+    return resolved
+
+
+def load_data(config: Config) -> Splits:
+    """Load the splits a config names."""
+    data = config.data
+    if data.path == "emoji":
+        named = [key for key in ("train_classes", "val_classes", "test_classes") if getattr(data, key) is not None]
+        if named:
+            raise ConfigError(f"data.{named[0]}: the embedded set has its own splits; leave it out")
+        return load_emoji()
+    return load_splits(
+        data.path,
+        train_classes=data.train_classes,
+        val_classes=data.val_classes,
+        test_classes=data.test_classes,
+        val_share=data.val_share,
+        test_share=data.test_share,
+        seed=config.seed,
+    )
+
+
+def make_crops(config: Config) -> Crops:
+    """Return how a config cuts images."""
+    augment = config.augment
+    transform = _import(augment.transform) if augment.transform else None
+    return Crops(
+        resize=config.image.resize, size=config.image.crop,
+        area=augment.area, aspect=augment.aspect, flip=augment.flip, transform=transform,
+    )  # fmt: skip
+
+
+def prepare(config: Config, splits: Splits, monitor: Monitor) -> Prepared:
+    """Build the model and the inputs of each split; `config` must be resolved."""
+    torch.manual_seed(config.seed)
+    embedder = Embedder.create(config)
+    frozen = config.backbone.train == "frozen"
+    device = make_fabric(config).device
+    crops = make_crops(config)
+
+    def inputs(images: ImageSet, title: str) -> Inputs:
+        show = monitor.task(title)
+        made: Inputs
+        if frozen:
+            made, skipped = frozen_inputs(
+                embedder.backbone, images, crops, device,
+                keep=config.data.features, on_error=config.data.on_error, progress=show,
+            )  # fmt: skip
+        else:
+            store = ImageStore(
+                images, resize=crops.resize, cache=config.data.cache, device=device,
+                on_error=config.data.on_error, progress=show,
+            )  # fmt: skip
+            made, skipped = CropInputs(store, crops), store.skipped
+        for name, reason in skipped:
+            monitor.note(f"skipped {name}: {reason}")
+        return made
+
+    verb = "features" if frozen else "images"
+    train = inputs(splits.train, f"training {verb}")
+    val = inputs(splits.val, f"validation {verb}")
+    test = inputs(splits.test, f"test {verb}") if splits.test is not None else None
+    if frozen:
+        embedder.backbone.freeze()
+    return Prepared(config, embedder, train, val, test, len(splits.train.class_names), frozen)
+
+
+def make_learner(prepared: Prepared) -> Learner:
+    """Put the trainable part of the model and its objective together.
+
+    Over a frozen backbone the projection starts from the principal directions of the training images' features.
+    """
+    if not prepared.frozen:
+        return build_learner(prepared.config, prepared.embedder, prepared.num_classes)
+    head = prepared.embedder.head
+    head.start_from(collect(prepared.untrained, prepared.train).cpu())
+    return build_learner(prepared.config, head, prepared.num_classes)
+
+
+def _import(path: str) -> Callable[..., Any]:
+    """Import 'module:function'."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"augment.transform={path}: {error}; write it as 'module:function'") from None
+    if not callable(found):
+        raise ConfigError(f"augment.transform={path} is not callable")
+    return found  # type: ignore[no-any-return]
