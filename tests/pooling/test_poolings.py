@@ -44,6 +44,7 @@ def slow_gsp(tokens: np.ndarray, layer: Pooling) -> list[float]:
 SLOW: dict[str, tuple[Callable[[np.ndarray, Pooling], list[float]], list[dict]]] = {
     "gap": (slow_gap, [{}]),
     "gmp": (slow_gmp, [{}]),
+    "gmp_projected": (slow_gmp, [{}]),
     "gsp": (
         slow_gsp,
         [{"prototypes": 3, "memory": 6}, {"prototypes": 1, "memory": 2, "mu": 0.8, "eps": 2.0}],

@@ -21,7 +21,11 @@ GSP = {"name": "gsp", "prototypes": 64, "mu": 0.05, "eps": 20.0}
 # Name, meaning, and what differs from the shared setting.
 METHODS: list[tuple[str, str, dict[str, Any]]] = [
     ("GAP", "average pooling: every place counts the same", {"pooling": {"name": "gap"}}),
-    ("GMP", "max pooling: each channel takes its largest value", {"pooling": {"name": "gmp"}}),
+    (
+        "GMP",
+        "max pooling of the projected map: each channel takes its largest value",
+        {"pooling": {"name": "gmp_projected"}},
+    ),
     ("GSP", "generalized sum pooling: keeps the places near learned prototypes", {"pooling": GSP}),
     ("GSP + ZSR", "the same, with the zero-shot regularisation", {"pooling": GSP, "zsr": {"weight": 0.1}}),
 ]

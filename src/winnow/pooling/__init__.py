@@ -3,7 +3,7 @@
 from winnow.pooling.average import GAP
 from winnow.pooling.base import Pooling
 from winnow.pooling.gsp import GSP
-from winnow.pooling.maximum import GMP
+from winnow.pooling.maximum import GMP, ProjectedGMP
 from winnow.registry import Registry
 
 POOLINGS: Registry[Pooling] = Registry(
@@ -11,9 +11,10 @@ POOLINGS: Registry[Pooling] = Registry(
     {
         "gap": GAP,
         "gmp": GMP,
+        "gmp_projected": ProjectedGMP,
         "gsp": GSP,
     },
     default="gsp",
 )
 
-__all__ = ["GAP", "GMP", "GSP", "POOLINGS", "Pooling"]
+__all__ = ["GAP", "GMP", "GSP", "POOLINGS", "Pooling", "ProjectedGMP"]

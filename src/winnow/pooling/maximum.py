@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,15 @@ class GMP(Pooling):
         share = torch.full((1, 1), 1 / features.shape[2], device=features.device).expand(winner.shape)
         weights = torch.zeros(mask.shape, device=features.device).scatter_add(1, winner, share)
         return Pooled(pooled, weights, None)
+
+
+class ProjectedGMP(GMP):
+    r"""Global max pooling of the projected map: the projection learns what the maximum picks.
+
+    $$g_k = \max_j (W f_j)_k$$
+
+    The documents take the maximum of the backbone's own channels, as GMP does. Over a frozen backbone nothing that is
+    learned then comes before the maximum, and this order is the stronger rival.
+    """
+
+    pools: ClassVar[Literal["raw", "projected"]] = "projected"
