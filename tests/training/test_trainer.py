@@ -58,7 +58,9 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def test_training_improves_validation_and_ends_with_the_best_weights() -> None:
-    trainer = make_trainer(small_config("pooling=gap", "train.steps=120", "train.lr=1e-2", "loss=c2", "loss.negative_margin=1.0"))
+    trainer = make_trainer(
+        small_config("pooling=gap", "train.steps=120", "train.lr=1e-2", "loss=c2", "loss.negative_margin=1.0")
+    )
     progress = trainer.fit()
     first, values = progress.history[0]["val/MAP@R"], [e["val/MAP@R"] for e in progress.history]
     assert progress.best == max(values) > first + 0.05
