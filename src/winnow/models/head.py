@@ -39,13 +39,14 @@ class Head(nn.Module):
         them; a random one throws away what a small data set cannot teach again. Rows beyond the rank stay random.
         """
         weight = self.projection.weight
-        centred = vectors.to(weight) - vectors.to(weight).mean(dim=0)
+        vectors = vectors.double().cpu()  # once, and the same on every device
+        centred = vectors - vectors.mean(dim=0)
         values, directions = torch.linalg.eigh(centred.mT @ centred)  # ascending
         rank = int((values > 1e-6 * values[-1].clamp(min=1e-30)).sum())
         kept = directions.flip(1).mT[: min(rank, len(weight))]
         # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
         kept = kept * torch.where(kept.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
-        weight[: len(kept)] = kept * weight.norm() / len(weight) ** 0.5
+        weight[: len(kept)] = kept.to(weight) * weight.norm() / len(weight) ** 0.5
 
     @overload
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...

@@ -70,6 +70,10 @@ class TrainConfig(Section):
     lr: float | None = Field(
         None, gt=0, description="learning rate; default 1e-5 fine-tuning, 3e-4 with a frozen backbone"
     )
+    start: Literal["principal", "random"] = Field(
+        "principal",
+        description="where the projection starts: principal directions of the training images' features, or at random",
+    )
     lr_multipliers: dict[str, float] = Field(
         {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
     )

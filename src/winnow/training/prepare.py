@@ -130,15 +130,11 @@ def prepare(config: Config, splits: Splits, monitor: Monitor) -> Prepared:
 
 
 def make_learner(prepared: Prepared) -> Learner:
-    """Put the trainable part of the model and its objective together.
-
-    Over a frozen backbone the projection starts from the principal directions of the training images' features.
-    """
-    if not prepared.frozen:
-        return build_learner(prepared.config, prepared.embedder, prepared.num_classes)
-    head = prepared.embedder.head
-    head.start_from(collect(prepared.untrained, prepared.train).cpu())
-    return build_learner(prepared.config, head, prepared.num_classes)
+    """Put the trainable part of the model and its objective together."""
+    embedder = prepared.embedder
+    if prepared.config.train.start == "principal":
+        embedder.head.start_from(collect(prepared.untrained, prepared.train))
+    return build_learner(prepared.config, embedder.head if prepared.frozen else embedder, prepared.num_classes)
 
 
 def _import(path: str) -> Callable[..., Any]:
