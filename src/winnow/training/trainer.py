@@ -78,8 +78,10 @@ class Trainer:
         learner.to(self.device)
         assert settings.lr is not None, "resolve_config sets the learning rate"
         groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
+        # A fused step unscales 16-bit gradients itself, too late for them to be clipped.
+        fused = self.device.type == "cuda" and settings.precision != "16-mixed"
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=self.device.type == "cuda"
+            groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=fused
         )
         self.sampler = MPerClassSampler(
             train.labels, settings.classes_per_batch, settings.samples_per_class, seed=config.seed
