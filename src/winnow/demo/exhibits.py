@@ -15,7 +15,7 @@ from winnow.pooling import GSP
 from winnow.report.comparison import HeatMap, Neighbour, Prototype, Query
 from winnow.training.inputs import Inputs
 
-QUERIES, HEATMAPS, PROTOTYPES, PATCHES = 8, 10, 12, 8
+QUERIES, HEATMAPS, PROTOTYPES, PATCHES = 6, 8, 12, 8
 
 
 def spread(count: int, wanted: int) -> list[int]:
