@@ -23,7 +23,7 @@ TASKS: dict[str, tuple[str, list[list[str]]]] = {
     "demo": ("", [["winnow", "demo"]]),
     "run": ("", [["winnow"]]),
     "test": (
-        "test,tensorboard",
+        "test",
         [
             ["ruff", "check", "."],
             ["ruff", "format", "--check", "."],
@@ -40,25 +40,27 @@ TASKS: dict[str, tuple[str, list[list[str]]]] = {
 def install(extras: str) -> None:
     """Make the environment and install winnow in it, unless that was done for these very files."""
     files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
-    key = hashlib.sha256(b"\0".join(f.read_bytes() for f in files) + extras.encode()).hexdigest()
-    stamp = ENVIRONMENT / "installed"
-    if stamp.is_file() and key in stamp.read_text().split():
+    key = hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
+    stamp = ENVIRONMENT / f"installed-{extras or 'core'}"
+    if stamp.is_file() and stamp.read_text() == key:
         return
     started = time.perf_counter()
     print(f"setting up {ENVIRONMENT.name} (once; a few minutes) ...", flush=True)
-    if not (BIN / "python").exists() and not (BIN / "python.exe").exists():
-        venv.EnvBuilder(with_pip=True).create(ENVIRONMENT)
+    if not any(ENVIRONMENT.glob("installed-*")):  # none yet, or one that was never finished
+        try:
+            venv.EnvBuilder(with_pip=True, clear=True, symlinks=os.name != "nt").create(ENVIRONMENT)
+        except subprocess.CalledProcessError:
+            sys.exit("this Python cannot make virtual environments; on Debian and Ubuntu install python3-venv")
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
     call(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
           "--constraint", str(ROOT / "constraints.txt"), "--editable", target])  # fmt: skip
-    with stamp.open("a") as file:
-        file.write(key + "\n")
+    stamp.write_text(key)
     print(f"set up in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def call(command: list[str]) -> None:
     """Run a program of the environment; end with its exit code if it fails."""
-    code = subprocess.call([str(BIN / command[0]), *command[1:]], cwd=os.getcwd())
+    code = subprocess.call([str(BIN / command[0]), *command[1:]])
     if code:
         sys.exit(code)
 
@@ -71,7 +73,7 @@ def main() -> None:
         sys.exit(f"usage: python3 start.py {'|'.join(TASKS)} [more words]")
     extras, commands = TASKS[sys.argv[1]]
     install(extras)
-    if sys.argv[1] == "test":
+    if sys.argv[1] in ("test", "docs"):
         os.chdir(ROOT)
     for command in commands[:-1]:
         started = time.perf_counter()

@@ -40,6 +40,12 @@ class TrainingError(WinnowError):
     exit_code = 5
 
 
+class OutputError(WinnowError):
+    """A file could not be written."""
+
+    exit_code = 7
+
+
 class MissingExtraError(WinnowError):
     """An optional dependency is not installed."""
 

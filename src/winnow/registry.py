@@ -60,13 +60,15 @@ class Registry(Generic[T]):
         """Return the settings of a part: its keyword-only arguments, in order."""
         return parameters(self[name])
 
-    def resolve(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        """Check a config section such as `{"name": "c2", "negative_margin": 0.5}` and fill in the defaults.
+    def resolve(self, section: Any) -> dict[str, Any]:
+        """Check a name or a section such as `{"name": "c2", "negative_margin": 0.5}` and fill in the defaults.
 
         Raises:
             ConfigError: for an unknown part, an unknown setting (with the nearest name) or a value of the wrong type.
         """
-        settings = dict(section)
+        if not isinstance(section, str | Mapping):
+            raise ConfigError(f"{self.kind}={section!r}: give a name, one of {', '.join(self)}")
+        settings = {"name": section} if isinstance(section, str) else dict(section)
         name = str(settings.pop("name", self.default))
         part = self[name]
         known = {p.name: p for p in parameters(part)}

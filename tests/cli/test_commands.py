@@ -226,7 +226,7 @@ def test_a_checkpoint_of_another_model(winnow: Winnow, make_folder: MakeFolder, 
     assert said.code == 4
     assert "another config" in one_line_error(said)
     os.replace(tmp_path / "a" / "model" / "model.safetensors", tmp_path / "b" / "model" / "model.safetensors")
-    said = winnow("explain", "b", next((data / "class_00").iterdir()))
+    said = winnow("explain", "b/model", next((data / "class_00").iterdir()))
     assert said.code == 4
     assert "another model" in one_line_error(said)
 
@@ -262,9 +262,77 @@ def test_without_a_gpu_cuda_is_refused(
 def test_an_unfinished_run_cannot_be_evaluated(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
     assert winnow("train", f"data={make_folder()}", *TINY, "--out", "r").code == 0
     (tmp_path / "r" / "result.json").unlink()
-    said = winnow("evaluate", "r")
-    assert said.code == 4
-    assert "--resume" in one_line_error(said)
+    for command in (["evaluate", "r"], ["explain", "r", "x.png"]):
+        said = winnow(*command)
+        assert said.code == 4
+        assert "--resume" in one_line_error(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("loss=3", "loss=3: give a name"),
+        ("pooling=[1]", "pooling=[1]: give a name"),
+        ("seed=99999999999999999999999", "seed="),
+        ("train.lr_multipliers={'*': -1}", "train.lr_multipliers.*=-1"),
+        ("backbone=vit_tiny_patch16_224 image.crop=227 backbone.weights=random", "set image.crop"),
+    ],
+)
+def test_values_of_the_wrong_kind(winnow: Winnow, make_folder: MakeFolder, word: str, message: str) -> None:
+    words = [word] if "{" in word else word.split()
+    said = winnow("train", f"data={make_folder()}", *words, "--out", "r")
+    assert said.code == 2
+    assert message in one_line_error(said)
+
+
+def test_a_folder_given_without_its_key(winnow: Winnow, make_folder: MakeFolder) -> None:
+    said = winnow("train", make_folder())
+    assert said.code == 2
+    assert "data=" in one_line_error(said)
+
+
+def test_places_that_cannot_be_written_to(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    (tmp_path / "file").write_text("")
+    for command in (["train", f"data={data}", *TINY], ["demo"]):
+        said = winnow(*command, "--out", tmp_path / "file" / "run")
+        assert said.code == 7
+        assert "file" in one_line_error(said)
+    assert winnow("train", f"data={data}", *TINY, "--out", "r").code == 0
+    said = winnow("explain", "r", data / "class_00" / "0.png", "--out", "file")
+    assert said.code == 7
+    one_line_error(said)
+
+
+def test_names_with_brackets_are_shown_whole(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder("photos[raw]")
+    (data / "class_00" / "z[final].jpg").write_text("no image")
+    said = winnow("train", f"data={data}", *TINY, "--out", "r")
+    assert "photos[raw]" in one_line_error(said)
+    assert "z[final].jpg" in one_line_error(said)
+    said = winnow("train", f"data={data}", *TINY, "data.on_error=skip", "--out", "q[1]")
+    assert "skipped class_00/z[final].jpg" in said.err
+    assert "q[1]" in said.out
+
+
+def test_a_run_stopped_before_its_first_checkpoint_can_be_resumed(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder()
+    (data / "class_00" / "bad.jpg").write_text("no image")
+    assert winnow("train", f"data={data}", *TINY, "--out", "r").code == 3
+    (data / "class_00" / "bad.jpg").unlink()
+    said = winnow("train", "--resume", "r")
+    assert said.code == 0, said.err
+    assert winnow("evaluate", "r").code == 0
+
+
+def test_a_class_emptied_by_skipping_is_left_out_of_batches(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder(classes=9)
+    for image in (data / "class_01").iterdir():
+        image.write_text("no image")
+    splits = ["data.train_classes=1-3", "data.val_classes=4-6", "data.test_classes=7-9"]
+    said = winnow("train", f"data={data}", *TINY, *splits, "data.on_error=skip", "--out", "r")  # asks for 3 a batch
+    assert said.code == 0, said.err
+    assert said.err.count("skipped class_01") == 4
 
 
 @pytest.mark.parametrize("word", ["pooling.mu=2", "pooling.prototypes=0", "pooling.memory=3"])

@@ -52,6 +52,12 @@ def test_a_ready_batch_goes_to_the_network_as_it_is() -> None:
         assert np.allclose(embedder.encode(batch, normalise=False), embedder(batch).numpy(), atol=1e-6)
 
 
+def test_bytes_and_fractions_of_one_batch_have_one_embedding() -> None:
+    batch = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    embedder = small()
+    assert np.allclose(embedder.encode(batch), embedder.encode(batch / 255), atol=1e-6)
+
+
 def test_the_batch_size_does_not_matter_and_the_mode_is_restored() -> None:
     embedder = small().train()
     images = [picture(i) for i in range(5)]
@@ -172,16 +178,33 @@ def test_an_imagenet_network_knows_what_it_sees() -> None:
     assert confident.max() < 0.9  # pure noise is nothing in particular
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18"])
-def test_any_timm_network_gives_local_features(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "crop", "shape"),
+    [
+        ("resnet18", 227, (512, 8, 8)),
+        ("mobilenetv3_small_050", 227, (288, 8, 8)),
+        ("vit_tiny_patch16_224", 224, (196, 192)),  # the class token is dropped
+        ("deit_tiny_distilled_patch16_224", 224, (196, 192)),  # both of them
+        ("mixer_s32_224", 224, (49, 512)),
+        ("swin_tiny_patch4_window7_224", 224, (768, 7, 7)),
+        ("xcit_nano_12_p16_224", 224, (196, 128)),
+        ("cait_xxs24_224", 224, (196, 192)),
+        ("efficientvit_b0", 227, (128, 8, 8)),
+    ],
+)
+def test_any_timm_network_gives_local_features_at_the_crop_it_takes(
+    name: str, crop: int, shape: tuple[int, ...]
+) -> None:
     with pytest.warns(UserWarning, match="random"):
-        backbone = build_backbone(BackboneConfig(name=name, weights="random")).eval()
+        embedder = Embedder.create({"backbone": {"name": name, "weights": "random"}, "dim": 4}).eval()
+    assert embedder.config.image.crop == crop
     with torch.no_grad():
-        features = backbone(torch.rand(1, 3, 96, 96))
-    if name.startswith("vit"):
-        assert features.shape == (1, 36, 192)  # the class token is dropped
-    else:
-        assert features.shape == (1, 512, 3, 3)
+        assert tuple(embedder.backbone(torch.rand(1, 3, crop, crop)).shape[1:]) == shape
+
+
+def test_a_crop_that_a_network_cannot_take_is_refused() -> None:
+    with pytest.warns(UserWarning, match="random"), pytest.raises(ConfigError, match=r"set image.crop"):
+        Embedder.create({"backbone": {"name": "vit_tiny_patch16_224", "weights": "random"}, "image": 227})
 
 
 def test_resnet50_v1_takes_its_stride_in_the_first_convolution() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from winnow.training.config import Config
 from winnow.training.inputs import FeatureInputs
 from winnow.training.learner import FiniteWatch, build_learner, count_parameters, parameter_groups
 from winnow.training.prepare import resolve_config
+from winnow.training.trainer import seed_everything
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -98,9 +100,12 @@ class StopAfter(Monitor):
 
 
 @pytest.mark.parametrize("at", [3, 5, 13])
-@pytest.mark.parametrize("pooling", ["gsp", "gmp"])
-def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, pooling: str) -> None:
-    config = small_config(f"pooling={pooling}", *(["zsr=0.2", "pooling.prototypes=4"] if pooling == "gsp" else []))
+@pytest.mark.parametrize(
+    "words",
+    [["pooling=gmp"], ["zsr=0.2"], ["zsr=0.2", "train.precision=64-true"], ["zsr=0.2", "train.precision=bf16-mixed"]],
+)
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: list[str]) -> None:
+    config = small_config(*words)
     whole = make_trainer(config)
     whole.fit()
     folder = RunFolder(tmp_path / "run")
@@ -145,11 +150,29 @@ def test_a_loss_that_is_not_finite_stops_with_step_files_and_checkpoint(tmp_path
     with pytest.raises(TrainingError) as caught:
         trainer.fit()
     message = str(caught.value)
-    assert f"not finite at step {first}," in message
+    assert f"was not finite at step {first}," in message
     assert str(folder.checkpoint_file) in message
     assert f"(step {first - first % 5})" in message
     assert f"image {bad}" in (folder.path / "bad_batch.txt").read_text().splitlines()
     assert all(torch.isfinite(v).all() for v in folder.load(folder.checkpoint_file)["learner"].values())
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_weights_that_overflow_stop_with_the_step_too(tmp_path: Path, every: int) -> None:
+    folder = RunFolder(tmp_path / "run")
+    config = small_config("train.lr=1e30", f"train.eval_every={every}")
+    folder.create(config)
+    with pytest.raises(TrainingError, match=r"was not finite at step \d+.*last good checkpoint"):
+        make_trainer(config, folder).fit()
+    assert all(torch.isfinite(v).all() for v in folder.load(folder.checkpoint_file)["learner"].values())
+
+
+def test_the_seed_reaches_the_generators_of_numpy_and_python() -> None:
+    drawn = []
+    for _ in range(2):
+        seed_everything(5)
+        drawn.append((torch.rand(1).item(), random.random(), np.random.rand()))  # noqa: NPY002
+    assert drawn[0] == drawn[1]
 
 
 def test_the_finite_watch_keeps_the_first_bad_step() -> None:
@@ -193,7 +216,10 @@ def test_mixed_precision_trains_and_leaves_parameters_in_float32() -> None:
     assert all(torch.isfinite(p).all() for p in trainer.learner.parameters())
 
 
-def test_a_run_killed_by_sigkill_and_resumed_is_bit_identical(make_folder: MakeFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("validations", [0, 3])
+def test_a_run_killed_by_sigkill_and_resumed_is_bit_identical(
+    make_folder: MakeFolder, tmp_path: Path, validations: int
+) -> None:
     """A real process, really killed in the middle of fine-tuning a whole network with ZSR and crops."""
     data = make_folder()
     words = [f"data={data}", *TINY, "backbone.train=full", "zsr=0.2", "train.steps=40", "train.device=cpu"]
@@ -205,8 +231,13 @@ def test_a_run_killed_by_sigkill_and_resumed_is_bit_identical(make_folder: MakeF
     command = [sys.executable, "-c", script, "train", *words, "--out", str(broken.path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not (broken.log_file.exists() and len(broken.log_file.read_text().splitlines()) >= 3):
+    while validations and not (
+        broken.log_file.exists() and len(broken.log_file.read_text().splitlines()) >= validations
+    ):
         assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    while not broken.config_file.exists():  # where no validation is waited for, it is killed as soon as it began
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)

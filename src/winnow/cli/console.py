@@ -6,15 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from winnow.report.figures import METRICS
 from winnow.training.monitor import Monitor
 
 out = Console()
 err = Console(stderr=True)
 
-SHOWN = ("MAP@R", "P@1", "P@R")
+
+def say(*parts: object) -> None:
+    """Print a line as it is: file names may hold what rich takes for markup."""
+    out.print(*parts, markup=False, highlight=False, soft_wrap=True)
 
 
 class ConsoleMonitor(Monitor):
@@ -34,6 +39,12 @@ class ConsoleMonitor(Monitor):
         self._training: TaskID | None = None
         self._started = False
 
+    def __enter__(self) -> ConsoleMonitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()  # also after an error, or the terminal would stay without its cursor
+
     def _begin(self) -> None:
         if not self._started:
             self._progress.start()
@@ -41,7 +52,7 @@ class ConsoleMonitor(Monitor):
 
     def note(self, text: str) -> None:
         """Print a line above the bars."""
-        err.print(f"[dim]{text}[/]", highlight=False, soft_wrap=True)
+        err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def task(self, title: str) -> Callable[[int, int], None]:
         """Show a bar for a piece of work."""
@@ -83,14 +94,28 @@ class ConsoleMonitor(Monitor):
         self._training = None
 
 
-def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str | None = None) -> Table:
+def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return a table of metrics in percent, a row for each name."""
-    names = [name for name in next(iter(rows.values())) if name in SHOWN or name.startswith("R@")]
-    names = [*SHOWN, *(n for n in names if n not in SHOWN and n != "R@1")]
-    table = Table(title=title, title_justify="left")
+    names = [*METRICS, *(n for n in next(iter(rows.values())) if n.startswith("R@") and n != "R@1")]
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("")
     for name in names:
         table.add_column(name, justify="right")
     for label, metrics in rows.items():
-        table.add_row(label, *(f"{100 * metrics[name]:.2f}" for name in names))
+        table.add_row(escape(label), *(f"{100 * metrics[name]:.2f}" for name in names))
+    return table
+
+
+def comparison_rows(rows: list[dict[str, Any]]) -> Table:
+    """Return a table of methods: mean and standard deviation over seeds, in percent."""
+    table = Table(title="test classes, never seen in training (%)", title_justify="left")
+    table.add_column("")
+    for name in METRICS:
+        table.add_column(name, justify="right")
+    for row in rows:
+        cells = []
+        for name in METRICS:
+            spread = row[f"{name} std"]
+            cells.append(f"{100 * row[name]:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}"))
+        table.add_row(escape(row["method"]), *cells)
     return table

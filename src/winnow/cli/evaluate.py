@@ -16,17 +16,16 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Measure a trained run on its test classes, or on other data."""
-    from winnow.cli.console import ConsoleMonitor, metrics_table, out
+    from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
     from winnow.training import RunFolder
     from winnow.training.run import evaluate_run
 
-    monitor = ConsoleMonitor()
-    result = evaluate_run(RunFolder(run), data, monitor)
-    monitor.close()
+    with ConsoleMonitor() as monitor:
+        result = evaluate_run(RunFolder(run), data, monitor)
     queries = len(result.relevant) - result.left_out
     if as_json:
         print(json.dumps({"metrics": result.metrics(), "queries": queries, "left_out": result.left_out}))
         return
     out.print(metrics_table({str(data or "test classes"): result.metrics()}, f"{run} (%)"))
     note = f"; {result.left_out} left out, whose class has no other image" if result.left_out else ""
-    out.print(f"{queries} queries{note}", highlight=False)
+    say(f"{queries} queries{note}")

@@ -15,16 +15,19 @@ def explain(
     out_folder: Path = typer.Option(Path("explained"), "--out", help="Folder for the PNG files."),
 ) -> None:
     """Draw what a model looks at: its pooling weights as a heat map over each image."""
-    from winnow.cli.console import out
+    from winnow.cli.console import say
+    from winnow.files import make_folder
     from winnow.models import Embedder
     from winnow.report.heatmap import save_explanation
+    from winnow.training import RunFolder
 
+    folder = RunFolder(run)
+    if folder.config_file.is_file():
+        folder.check_finished()
     embedder = Embedder.from_pretrained(run)
     if not embedder.is_ready:
-        out.print(
-            "The prototypes were never set from data: this model pools by plain average, so all weights are equal."
-        )
-    out_folder.mkdir(parents=True, exist_ok=True)
+        say("The prototypes were never set from data: this model pools by plain average, so all weights are equal.")
+    make_folder(out_folder)
     name = embedder.config.pooling["name"].upper()
     taken: set[Path] = set()
     for path, seen in zip(images, embedder.explain(list(images)), strict=True):
@@ -32,7 +35,7 @@ def explain(
             raise ModelError(f"{name} pooling has no weights over the image to show")
         target = free_name(out_folder, path.stem, taken)
         save_explanation(target, seen.image, {name: seen.weights})
-        out.print(str(target), highlight=False)
+        say(target)
 
 
 def free_name(folder: Path, stem: str, taken: set[Path]) -> Path:

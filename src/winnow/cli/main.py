@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import winnow
 from winnow.cli.config import config
@@ -19,13 +20,13 @@ from winnow.cli.demo import demo
 from winnow.cli.evaluate import evaluate
 from winnow.cli.explain import explain
 from winnow.cli.train import train
-from winnow.errors import WinnowError
+from winnow.errors import OutputError, WinnowError
 
 app = typer.Typer(
     name="winnow",
     help="Learn image embeddings for retrieval on classes never seen in training.",
     epilog="Exit codes: 0 done, 1 general, 2 bad setting or usage, 3 bad data, 4 bad model or checkpoint, "
-    "5 training failed, 6 a package is missing, 130 interrupted.",
+    "5 training failed, 6 a package is missing, 7 a file could not be written, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,7 +42,8 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **settings)
         except KeyboardInterrupt:
-            Console(stderr=True).print("interrupted; a run goes on with `winnow train --resume RUN`", highlight=False)
+            more = "; the run goes on with `winnow train --resume RUN`" if command is train else ""
+            Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False)
             raise typer.Exit(130) from None
 
     return told
@@ -71,16 +73,14 @@ def run() -> None:
     try:
         app()
     except WinnowError as error:
-        err.print(f"[bold red]error:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]error:[/] {escape(' '.join(str(error).split()))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
+    except OSError as error:  # the last resort; where it can be foreseen the message says more
+        if not isinstance(error, BrokenPipeError):
+            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            sys.exit(OutputError.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
-
-def _plain(error: WinnowError) -> str:
-    """Return an error's text on one line, its brackets safe from markup."""
-    return " ".join(str(error).split()).replace("[", r"\[")
 
 
 def _quieten(err: Console) -> None:
@@ -91,6 +91,6 @@ def _quieten(err: Console) -> None:
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
         if os.sep + "winnow" + os.sep in filename or category is UserWarning:
-            err.print(f"[bold yellow]warning:[/] {message}", highlight=False, soft_wrap=True)
+            err.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
 
     warnings.showwarning = show  # type: ignore[assignment]

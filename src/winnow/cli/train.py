@@ -25,7 +25,7 @@ def train(
     [dim]winnow train data=photos[/] splits the classes, trains on some, picks the best weights on others and tests on
     the rest. Every setting is listed by [dim]winnow config[/].
     """
-    from winnow.cli.console import ConsoleMonitor, metrics_table, out
+    from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
     from winnow.report.figures import run_curves
     from winnow.report.style import save
     from winnow.training import RunFolder, run_training
@@ -40,22 +40,26 @@ def train(
     else:
         config = read_words(words or [])
         folder = RunFolder(out_folder or next_free(config))
-    result = run_training(config, folder, resume=resume is not None, monitor=ConsoleMonitor())
-    history = folder.load(folder.checkpoint_file)["progress"]["history"]
-    save(run_curves(history), folder.path / "curves.png")
+    with ConsoleMonitor() as monitor:
+        result = run_training(config, folder, resume=resume is not None, monitor=monitor)
+    save(run_curves(folder.read_history()), folder.path / "curves.png")
     split = "test" if "test" in result["metrics"] else "val"
     rows = {
         "backbone, average pooling, untrained": result["untrained"][split],
         f"trained ({result['config']['pooling']['name']}, {result['config']['dim']}-D)": result["metrics"][split],
     }
-    long_name = {"test": "test classes, never seen in training", "val": "validation classes (too few for a test)"}
+    long_name = {
+        "test": "test classes, never seen in training",
+        "val": "validation classes (there are no test classes)",
+    }
     out.print(metrics_table(rows, f"{long_name[split]} (%)"))
     if not result["prototypes_ready"]:
-        out.print(
-            "The prototypes were never set: training ended before their memory was full, so this is average pooling."
+        say(
+            f"The best weights are those of step {result['best_step']}, before the prototypes were set from data: "
+            "this is average pooling. Train longer (train.steps), or set them sooner (pooling.memory)."
         )
-    out.print(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})", highlight=False)
-    out.print(f"next: winnow explain {folder.path} IMAGE...", highlight=False)
+    say(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
+    say(f"next: winnow explain {folder.path} IMAGE...")
 
 
 def read_words(words: list[str]) -> Config:

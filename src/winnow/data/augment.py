@@ -71,7 +71,10 @@ def _transformed(batch: Ragged, transform: Transform) -> Tensor:
     """Apply a transform image by image and stack what it returns."""
     results: list[Tensor] = []
     for image in batch.images():
-        result = transform(image)
+        try:
+            result = transform(image)
+        except Exception as error:
+            raise DataError(f"the transform failed on an image of shape {tuple(image.shape)}: {error!r}") from error
         if not isinstance(result, Tensor) or result.ndim != 3 or result.shape[0] != 3:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise DataError(f"the transform must return a (3, height, width) tensor, not {got}")

@@ -34,7 +34,8 @@ class UnreadableImageError(DataError):
     def __init__(self, path: str | Path, reason: str) -> None:
         self.reason = " ".join(reason.split())
         super().__init__(
-            f"{path} cannot be read ({self.reason}): replace or delete it, or skip such files with data.on_error=skip"
+            f"{path} cannot be read ({self.reason}): replace or delete it (training can skip such files: "
+            "data.on_error=skip)"
         )
 
 

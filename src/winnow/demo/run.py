@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from winnow.data import Splits
 from winnow.data.emoji import load_emoji
 from winnow.demo.exhibits import heatmaps, prototypes, queries
 from winnow.demo.settings import METHODS, SHARED, method_config
 from winnow.evaluation import RetrievalResult
+from winnow.files import make_folder, write_text
 from winnow.models import Embedder, Head
 from winnow.report.comparison import Comparison, Method, MethodRun, comparison_table, markdown_table, write_comparison
-from winnow.training.folder import RunFolder
 from winnow.training.judge import judge
 from winnow.training.monitor import Monitor
 from winnow.training.prepare import Prepared, make_learner, prepare, resolve_config
@@ -38,7 +38,7 @@ class Made:
 
     report: Path
     model: Path
-    table: Table
+    table: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: 
         monitor: Told how it goes.
         splits: Other images of the embedded kind; default the whole embedded set.
     """
+    make_folder(folder)  # before the work, so that a bad place is known at once
     started = time.perf_counter()
     splits = splits or load_emoji()
     assert splits.test is not None, "the embedded set has test classes"
@@ -97,14 +98,12 @@ def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: 
         settings={"shared": SHARED, "methods": {name: changes for name, _, changes in METHODS}, "steps": steps},
         provenance=made,
     )
-    folder.mkdir(parents=True, exist_ok=True)
     report, model = folder / "report.html", folder / "model"
     write_comparison(report, comparison)
     best.embedder.save_pretrained(model, metrics=best.result.metrics())
-    files = RunFolder(folder)
-    files.write_json(folder / "results.json", _results(comparison, untrained))
-    files.write_text(folder / "results.md", markdown_table(comparison) + "\n")
-    return Made(report, model, _table(comparison))
+    write_text(folder / "results.json", json.dumps(_results(comparison, untrained), indent=2) + "\n")
+    write_text(folder / "results.md", markdown_table(comparison) + "\n")
+    return Made(report, model, comparison_table(comparison))
 
 
 def _train(prepared: Prepared, changes: dict[str, Any], seed: int, steps: int) -> tuple[Trained, MethodRun]:
@@ -135,18 +134,3 @@ def _results(comparison: Comparison, untrained: dict[str, float]) -> dict[str, A
             for run in method.runs
         ],
     }
-
-
-def _table(comparison: Comparison) -> Table:
-    table = Table(title="test classes, never seen in training (%)", title_justify="left")
-    table.add_column("")
-    for name in ("MAP@R", "P@1", "P@R"):
-        table.add_column(name, justify="right")
-    for method in comparison.methods:
-        cells = []
-        for name in ("MAP@R", "P@1", "P@R"):
-            values = torch.tensor([100 * run.metrics[name] for run in method.runs], dtype=torch.float64)
-            spread = f" ± {float(values.std()):.2f}" if len(values) > 1 else ""
-            cells.append(f"{float(values.mean()):.2f}{spread}")
-        table.add_row(method.name, *cells)
-    return table

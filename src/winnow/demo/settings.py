@@ -22,7 +22,7 @@ GSP = {"name": "gsp", "prototypes": 64, "mu": 0.05, "eps": 20.0}
 METHODS: list[tuple[str, str, dict[str, Any]]] = [
     ("GAP", "average pooling: every place counts the same", {"pooling": {"name": "gap"}}),
     (
-        "GMP",
+        "GMP (projected)",
         "max pooling of the projected map: each channel takes its largest value",
         {"pooling": {"name": "gmp_projected"}},
     ),

@@ -1,8 +1,8 @@
 """Make `import torchvision` work beside a CPU build of torch.
 
-The registry's torchvision is built for CUDA. Beside a CPU-only torch its compiled operators do not load, which it
-tolerates, but it then registers shapes for two operators that do not exist and fails. timm imports it, and winnow needs
-none of those operators; declaring the two is enough.
+The compiled operators of a torchvision built for CUDA do not load beside a CPU build of torch. torchvision tolerates
+that, but it then registers shapes for two operators that do not exist and fails. timm imports it, and winnow needs none
+of those operators; declaring the two is enough.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError, ModelError, nearest
-from winnow.models.config import BackboneConfig
+from winnow.models.config import BackboneConfig, ModelConfig
 from winnow.models.resnet_cifar import ResNetCifar
 from winnow.models.weights import bundled_weights, load_by_name, load_by_order, read_state
 
@@ -70,7 +71,8 @@ class Backbone(nn.Module):
             return features
         features = network.forward_features(x)
         if features.dim() == 3:
-            return features[:, network.num_prefix_tokens :]
+            prefix = getattr(network, "num_prefix_tokens", int(hasattr(network, "cls_token")))
+            return features[:, prefix:]
         if features.shape[1] != self.width and features.shape[-1] == self.width:
             return features.permute(0, 3, 1, 2)  # some timm transformers keep channels last
         return features
@@ -125,7 +127,8 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
         _load(network, config)
     level, width = _level(network, config)
     if level is None:
-        network.reset_classifier(0, "")
+        with contextlib.suppress(Exception):  # a few networks cannot drop their classifier; it is then not used
+            network.reset_classifier(0)
     else:
         network.prune_intermediate_layers([level], prune_head=True)
     cfg = network.default_cfg
@@ -140,6 +143,48 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
     )
 
 
+def settle_image(config: ModelConfig) -> ModelConfig:
+    """Give a network that takes one image size only that size, unless the config says another."""
+    if "crop" in config.image.model_fields_set or config.backbone.name in OWN_NETWORKS:
+        return config
+    from winnow.models._torchvision import ensure_torchvision
+
+    ensure_torchvision()
+    from timm.models import get_pretrained_cfg
+
+    native = get_pretrained_cfg(config.backbone.name)
+    if native is None or not native.fixed_input_size:
+        return config
+    settled = config.model_copy(deep=True)
+    settled.image.crop = int(native.input_size[-1])
+    if "resize" not in config.image.model_fields_set:
+        settled.image.resize = max(config.image.resize, round(settled.image.crop * 8 / 7))
+    return settled
+
+
+@torch.no_grad()
+def check_input(backbone: Backbone, config: ModelConfig) -> None:
+    """Show a network one image of the size it will get, and refuse it here if it cannot make local features of it."""
+    crop = config.image.crop
+    mode = backbone.training
+    backbone.eval()
+    try:
+        features = backbone(torch.zeros(1, 3, crop, crop))
+        made = "" if features.dim() in (3, 4) else f"it returns a tensor of shape {tuple(features.shape)}"
+        channels = features.shape[1] if features.dim() == 4 else features.shape[-1]
+        if not made and channels != backbone.width:
+            made = f"it returns {channels} channels where {backbone.width} are declared"
+    except Exception as error:  # networks complain in all kinds of ways
+        made = (str(error).splitlines() or [type(error).__name__])[0]
+    finally:
+        backbone.train(mode)
+    if made:
+        raise ConfigError(
+            f"backbone {config.backbone.name} makes no local features of {crop}-pixel crops ({made}): "
+            "set image.crop to a size it takes (224 suits most), or choose another"
+        )
+
+
 def _timm_network(name: str) -> Any:
     from winnow.models._torchvision import ensure_torchvision
 
@@ -151,11 +196,8 @@ def _timm_network(name: str) -> Any:
     if base not in known and base not in timm.list_models(module="", exclude_filters=""):
         hint = nearest(base, [*known, *OWN_NETWORKS])
         raise ConfigError(f"backbone.name={name}: timm has no such model{hint}")
-    options: dict[str, Any] = {}
-    if "vit" in base or "deit" in base or "eva" in base:
-        options["dynamic_img_size"] = True  # positions are interpolated, so that any crop fits
-    try:
-        return timm.create_model(name, pretrained=False, **options)
+    try:  # transformers that can interpolate their positions then take any multiple of their patch
+        return timm.create_model(name, pretrained=False, dynamic_img_size=True)
     except TypeError:
         return timm.create_model(name, pretrained=False)
 

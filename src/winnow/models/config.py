@@ -19,10 +19,6 @@ class Section(BaseModel):
     shorthand: ClassVar[str | None] = None
 
 
-def _resolve_pooling(value: Any) -> dict[str, Any]:
-    return POOLINGS.resolve({"name": value} if isinstance(value, str) else value)
-
-
 class BackboneConfig(Section):
     """The network that makes local features."""
 
@@ -58,7 +54,7 @@ class ModelConfig(Section):
     """An embedding model."""
 
     backbone: BackboneConfig = Field(default_factory=BackboneConfig)
-    pooling: Annotated[dict[str, Any], BeforeValidator(_resolve_pooling)] = Field(
+    pooling: Annotated[dict[str, Any], BeforeValidator(POOLINGS.resolve)] = Field(
         {}, description="how local features become one vector: a name, and that pooling's settings"
     )
     dim: int = Field(128, ge=1, description="size of the embedding")

@@ -18,8 +18,9 @@ from torch.nn.functional import normalize
 
 from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
 from winnow.errors import ConfigError, ModelError
+from winnow.files import write_atomically, write_text
 from winnow.functional import Pooled
-from winnow.models.backbone import Backbone, build_backbone
+from winnow.models.backbone import Backbone, build_backbone, check_input, settle_image
 from winnow.models.card import model_card
 from winnow.models.config import ModelConfig, make_section
 from winnow.models.head import Head
@@ -64,7 +65,9 @@ class Embedder(nn.Module):
         """
         if not isinstance(config, ModelConfig):
             config = make_section(ModelConfig, config or {})
+        config = settle_image(config)
         backbone = build_backbone(config.backbone, load_weights=load_weights)
+        check_input(backbone, config)
         head = Head(backbone.width, config.dim, config.pooling)
         return cls(backbone, head, config)
 
@@ -99,7 +102,7 @@ class Embedder(nn.Module):
 
         Args:
             images: One or many. A tensor (3, H, W), uint8 or float in [0, 1], is an image like any other and is
-                resized and cropped; a tensor (B, 3, H, W) of floats in [0, 1] goes to the network as it is.
+                resized and cropped; a tensor (B, 3, H, W), likewise, goes to the network as it is.
             batch_size: Images embedded at a time.
             normalise: Scale the vectors to unit length, so that dot products are cosine similarities.
 
@@ -139,7 +142,8 @@ class Embedder(nn.Module):
 
     def _batches(self, images: ImageLike | Sequence[ImageLike], batch_size: int) -> Iterator[Tensor]:
         if isinstance(images, Tensor) and images.dim() == 4:
-            return (part.to(self.device) for part in torch.split(images, batch_size))
+            scale = 255 if images.dtype == torch.uint8 else 1
+            return (part.to(self.device) / scale for part in torch.split(images, batch_size))
         single = isinstance(images, str | PathLike | Image.Image | Tensor)
         listed = GivenImages([images] if single else images)  # type: ignore[list-item, arg-type]
         store = ImageStore(listed, resize=self.config.image.resize, cache="none", device=self.device)
@@ -151,11 +155,10 @@ class Embedder(nn.Module):
         from safetensors.torch import save_file
 
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
         state = {key: value.detach().cpu().contiguous() for key, value in self.state_dict().items()}
-        save_file(state, target / WEIGHTS_FILE, metadata={"format": "pt"})
-        (target / CONFIG_FILE).write_text(json.dumps(self.config.model_dump(), indent=2) + "\n")
-        (target / CARD_FILE).write_text(model_card(self.config, metrics, self.is_ready))
+        write_atomically(target / WEIGHTS_FILE, lambda partial: save_file(state, partial, metadata={"format": "pt"}))
+        write_text(target / CARD_FILE, model_card(self.config, metrics, self.is_ready))
+        write_text(target / CONFIG_FILE, json.dumps(self.config.model_dump(), indent=2) + "\n")
 
     @classmethod
     def from_pretrained(cls, folder: str | PathLike[str], *, device: str | torch.device = "cpu") -> Embedder:

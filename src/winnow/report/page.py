@@ -16,6 +16,8 @@ from typing import Any, NewType
 
 from PIL import Image
 
+from winnow.files import write_text
+
 Html = NewType("Html", str)
 
 # The browser itself refuses any outside request, even for an icon.
@@ -171,5 +173,4 @@ def write_page(path: str | Path, title: str, *parts: Html) -> None:
     css = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     head = f"{_HEAD}<title>{html.escape(title)}</title>\n<style>\n{css}</style>\n</head>\n"
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{head}<body>\n{join(parts)}\n</body>\n</html>\n", encoding="utf-8", newline="\n")
+    write_text(path, f"{head}<body>\n{join(parts)}\n</body>\n</html>\n")

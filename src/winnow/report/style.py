@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from winnow.errors import DataError
+from winnow.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,8 +145,7 @@ def save(figure: Figure, path: str | Path) -> None:
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"cannot save a figure as {path.name!r}: end the name in .png, .svg or .pdf")
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Without the dates and versions that would make two equal figures differ.
     empty = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context({**_RC, "svg.hashsalt": "winnow"}):
-        figure.savefig(path, metadata=empty[path.suffix.lower()])
+        write_atomically(path, lambda partial: figure.savefig(partial, metadata=empty[path.suffix.lower()]))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeFloat
 
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES
@@ -16,10 +17,6 @@ from winnow.pooling import POOLINGS
 from winnow.registry import Registry
 
 REGISTRIES: dict[str, Registry[Any]] = {"pooling": POOLINGS, "loss": LOSSES}
-
-
-def _resolve_loss(value: Any) -> dict[str, Any]:
-    return LOSSES.resolve({"name": value} if isinstance(value, str) else value)
 
 
 class DataConfig(Section):
@@ -74,7 +71,7 @@ class TrainConfig(Section):
         "principal",
         description="where the projection starts: principal directions of the training images' features, or at random",
     )
-    lr_multipliers: dict[str, float] = Field(
+    lr_multipliers: dict[str, NonNegativeFloat] = Field(
         {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
     )
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty added to the gradient")
@@ -92,12 +89,12 @@ class Config(ModelConfig):
 
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
-    loss: Annotated[dict[str, Any], BeforeValidator(_resolve_loss)] = Field(
+    loss: Annotated[dict[str, Any], BeforeValidator(LOSSES.resolve)] = Field(
         {}, description="the metric-learning loss: a name, and that loss's settings"
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
-    seed: int = Field(0, ge=0, description="fixes everything that is drawn at random")
+    seed: int = Field(0, ge=0, lt=2**63, description="fixes everything that is drawn at random")
 
 
 def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -140,6 +137,8 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    if path.is_dir() or path.suffix.lower() == ".csv":
+        raise ConfigError(f"{path} is no config file: name data by data={path}")
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -162,6 +161,8 @@ def _override(tree: dict[str, Any], word: str) -> None:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
+        value = text
+    if isinstance(value, date):  # a folder may be named 2024-01-01
         value = text
     *path, last = key.split(".")
     node = tree

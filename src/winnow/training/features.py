@@ -12,10 +12,12 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.data import Crops, ImageSet, ImageStore
-from winnow.errors import TrainingError
+from winnow.errors import OutputError
+from winnow.files import make_folder
 from winnow.models import Backbone
 from winnow.training.inputs import CropInputs, FeatureInputs
 
@@ -32,9 +34,17 @@ def cache_folder() -> Path:
 
 @torch.no_grad()
 def compute_features(
-    backbone: Backbone, inputs: CropInputs, device: torch.device, *, progress: Progress | None = None
+    backbone: Backbone,
+    inputs: CropInputs,
+    device: torch.device,
+    *,
+    allocate: Callable[[tuple[int, ...]], Tensor] = torch.empty,
+    progress: Progress | None = None,
 ) -> Tensor:
-    """Return the backbone's maps (N, C, h, w) or tokens (N, n, C) of every image's centre crop, on the CPU."""
+    """Return the backbone's maps (N, C, h, w) or tokens (N, n, C) of every image's centre crop, on the CPU.
+
+    `allocate` makes the float32 tensor of a shape that they are written into, piece by piece.
+    """
     backbone.to(device).to(memory_format=torch.channels_last).freeze()  # type: ignore[call-overload]
     batch = 8 if device.type == "cpu" else 128  # larger ones leave a CPU's caches and are several times slower
     count = len(inputs.labels)
@@ -44,7 +54,7 @@ def compute_features(
         images = inputs.test(range(start, stop)).contiguous(memory_format=torch.channels_last)
         part = backbone(images).float().cpu()
         if maps is None:
-            maps = torch.empty(count, *part.shape[1:])
+            maps = allocate((count, *part.shape[1:]))
         maps[start:stop] = part
         if progress is not None:
             progress(stop, count)
@@ -69,36 +79,58 @@ def frozen_inputs(
     Returns:
         The features, and the (name, reason) of each image that was skipped.
     """
-    folder = None
-    if keep == "disk":
-        key = f"{backbone.fingerprint()}-{images.fingerprint()}-{crops.resize}-{crops.size}-{on_error}"
-        folder = cache_folder() / "features" / key
-        if (folder / "meta.json").is_file():
-            meta = json.loads((folder / "meta.json").read_text())
-            maps = torch.from_numpy(np.load(folder / "maps.npy", mmap_mode="c"))
-            labels = images.labels[np.array(meta["kept"], dtype=np.int64)]
-            names = [images.name(i) for i in meta["kept"]]
-            return FeatureInputs(maps, labels, names, device), [(n, r) for n, r in meta["skipped"]]
-    # Every image is needed once only, so none is kept decoded.
-    store = ImageStore(images, resize=crops.resize, cache="none", device=device, on_error=on_error)
-    maps = compute_features(backbone, CropInputs(store, crops), device, progress=progress)
-    if folder is not None:
-        _write(folder, maps, {"kept": store.kept.tolist(), "skipped": store.skipped})
-    names = [store.name(i) for i in range(len(store))]
-    return FeatureInputs(maps, store.labels, names, device), store.skipped
+
+    def compute(allocate: Callable[[tuple[int, ...]], Tensor]) -> tuple[Tensor, ImageStore]:
+        # Every image is needed once only, so none is kept decoded; but to skip is to have looked at all of them.
+        cache: Literal["auto", "none"] = "auto" if on_error == "skip" else "none"
+        store = ImageStore(images, resize=crops.resize, cache=cache, device=device, on_error=on_error)
+        made = compute_features(backbone, CropInputs(store, crops), device, allocate=allocate, progress=progress)
+        return made, store
+
+    if keep == "ram":
+        maps, store = compute(torch.empty)
+        names = [store.name(i) for i in range(len(store))]
+        return FeatureInputs(maps, store.labels, names, device), store.skipped
+    key = f"{backbone.fingerprint()}-{images.fingerprint()}-{crops.resize}-{crops.size}-{on_error}"
+    folder = cache_folder() / "features" / key
+    found = _read(folder)
+    if found is None:
+        _write(folder, compute)
+        found = _read(folder)
+        assert found is not None, "features just written can be read"
+    maps, kept, skipped = found
+    return FeatureInputs(maps, images.labels[kept], [images.name(int(i)) for i in kept], device), skipped
 
 
-def _write(folder: Path, maps: Tensor, meta: dict[str, object]) -> None:
-    """Write features so that a folder is either whole or absent."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
+def _read(folder: Path) -> tuple[Tensor, NDArray[np.int64], list[tuple[str, str]]] | None:
+    """Map features from disk; None where there are none, or damaged ones."""
     try:
-        np.save(partial / "maps.npy", maps.numpy())
-        (partial / "meta.json").write_text(json.dumps(meta))
-        if not folder.exists():
-            partial.rename(folder)
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        # Mapped copy-on-write, because torch does not know read-only memory.
+        maps = torch.from_numpy(np.load(folder / "maps.npy", mmap_mode="c"))
+        return maps, np.array(meta["kept"], dtype=np.int64), [(name, reason) for name, reason in meta["skipped"]]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _write(folder: Path, compute: Callable[[Callable[[tuple[int, ...]], Tensor]], tuple[Tensor, ImageStore]]) -> None:
+    """Compute features into files so that a folder is either whole or absent, never holding all of them in RAM."""
+    make_folder(folder.parent)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
+
+    def allocate(shape: tuple[int, ...]) -> Tensor:
+        mapped = np.lib.format.open_memmap(partial / "maps.npy", mode="w+", dtype=np.float32, shape=shape)
+        return torch.from_numpy(mapped)
+
+    try:
+        maps, store = compute(allocate)
+        del maps  # writes what is still in memory
+        meta = {"kept": store.kept.tolist(), "skipped": store.skipped}
+        (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)  # damaged ones, or another run's, made meanwhile
+        partial.rename(folder)
     except OSError as error:
-        raise TrainingError(
+        raise OutputError(
             f"the features could not be written to {folder} ({error.strerror}): free some room, set WINNOW_CACHE to "
             "another folder, or use data.features=ram"
         ) from None

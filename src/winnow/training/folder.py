@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 import yaml
 
-from winnow.errors import ConfigError, ModelError, TrainingError
+from winnow.errors import ConfigError, ModelError
+from winnow.files import make_folder, write_atomically, write_text
 from winnow.training.config import Config, load_config
 
 
@@ -39,8 +39,8 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} already holds a run: go on with it by --resume, or choose another folder with --out"
             )
-        self._make()
-        self.write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        make_folder(self.path)
+        write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def read_config(self) -> Config:
         """Read the config of an existing run."""
@@ -48,54 +48,33 @@ class RunFolder:
             raise ModelError(f"{self.path} is not a run folder: {self.config_file.name} is missing")
         return load_config(self.config_file)
 
-    def read_result(self) -> dict[str, Any]:
-        """Read what a finished run measured."""
+    def check_finished(self) -> None:
+        """Refuse a run that has no result yet."""
         if not self.result_file.is_file():
             raise ModelError(f"the run {self.path} is not finished: go on with `winnow train --resume {self.path}`")
-        result: dict[str, Any] = json.loads(self.result_file.read_text())
-        return result
 
-    def write_json(self, path: Path, value: Any) -> None:
-        """Write JSON atomically."""
-        self.write_text(path, json.dumps(value, indent=2) + "\n")
+    def read_history(self) -> list[dict[str, Any]]:
+        """Read the log: one entry per validation."""
+        return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
 
-    def write_text(self, path: Path, text: str) -> None:
-        """Write text atomically."""
-        self._write(path, lambda partial: partial.write_text(text))
+    def write_history(self, history: list[dict[str, Any]]) -> None:
+        """Write the log whole; a resumed run drops the lines after its checkpoint this way."""
+        write_text(self.log_file, "".join(json.dumps(entry) + "\n" for entry in history))
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write what was measured; with it the run is finished."""
+        write_text(self.result_file, json.dumps(result, indent=2) + "\n")
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
-        """Save tensors and plain values atomically: the file is the old state or the new one, never half of it."""
-        self._write(path, lambda partial: torch.save(dict(state), partial))
+        """Save tensors and plain values."""
+        write_atomically(path, lambda partial: torch.save(dict(state), partial))
 
     def load(self, path: Path) -> dict[str, Any]:
         """Load what `save` wrote."""
         if not path.is_file():
-            raise ModelError(f"there is no checkpoint {path}: the run ended before its first validation; start it anew")
+            raise ModelError(f"{path} is missing; start the run anew")
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise ModelError(f"{path} is not a checkpoint of winnow: {str(error).splitlines()[0]}") from None
+        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError):
+            raise ModelError(f"{path} is not a checkpoint of winnow, or it is damaged; start the run anew") from None
         return state
-
-    def write_log(self, history: list[dict[str, Any]]) -> None:
-        """Write one line per validation; a resumed run drops the lines after its checkpoint this way."""
-        self.write_text(self.log_file, "".join(json.dumps(entry) + "\n" for entry in history))
-
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"the run folder {self.path} cannot be made: {error.strerror}") from None
-
-    def _write(self, path: Path, write: Any) -> None:
-        partial = path.with_name(f".{path.name}.partial")
-        try:
-            write(partial)
-            with open(partial, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        except (OSError, RuntimeError) as error:  # torch.save wraps a full disk in a RuntimeError
-            partial.unlink(missing_ok=True)
-            kept = f"; the last good checkpoint is {self.checkpoint_file}" if self.checkpoint_file.exists() else ""
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            raise TrainingError(f"{path} could not be written ({reason}): free some room{kept}") from None

@@ -74,6 +74,14 @@ class Both(Monitor):
         self.second.close()
 
 
+def require_tensorboard() -> None:
+    """Say how to get TensorBoard where it is missing; asked before any work is done."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("tensorboard", "tensorboard", "train.tensorboard=true") from None
+
+
 class TensorBoard(Monitor):
     """Writes every validation's numbers as TensorBoard scalars.
 
@@ -83,10 +91,8 @@ class TensorBoard(Monitor):
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("tensorboard", "tensorboard", "train.tensorboard=true") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         purge = None if resume_step is None else resume_step + 1
         self._writer = SummaryWriter(str(folder), purge_step=purge)
 

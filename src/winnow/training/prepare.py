@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from winnow.data import Crops, ImageSet, ImageStore, Splits, load_splits
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError
 from winnow.models import Embedder
+from winnow.models.backbone import settle_image
 from winnow.training.config import Config
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import CropInputs, Inputs
@@ -49,6 +52,7 @@ class Prepared:
 def resolve_config(config: Config, num_classes: int | None = None) -> Config:
     """Settle what depends on the machine and the data: frozen or not, learning rate, classes per batch."""
     resolved = config.model_copy(deep=True)
+    resolved.image = settle_image(config).image
     if config.data.path == "emoji":
         # The embedded pictures have 128 pixels and small things in them: a finer map of the picture as it is.
         for section, key, value in ((resolved.image, "resize", 128), (resolved.image, "crop", 128),
@@ -140,6 +144,8 @@ def make_learner(prepared: Prepared) -> Learner:
 def _import(path: str) -> Callable[..., Any]:
     """Import 'module:function'."""
     module, _, name = path.partition(":")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # an installed command does not look in the working folder by itself
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -42,6 +42,9 @@ def _commit() -> str | None:
     """
     source = Path(winnow.__file__).parent
     try:
+        # Installed inside another repository, winnow is not tracked by it.
+        tracked = ["git", "ls-files", "--error-unmatch", "__init__.py"]
+        subprocess.run(tracked, cwd=source, capture_output=True, timeout=10, check=True)
         run = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=source, capture_output=True, text=True, timeout=10, check=True,

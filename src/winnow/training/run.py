@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from winnow.data import ImageSet, ImageStore, load_images
+from torch import nn
+
+from winnow.data import FileSet, ImageSet, ImageStore, load_images
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation import RetrievalResult
@@ -15,7 +17,7 @@ from winnow.training.folder import RunFolder
 from winnow.training.inputs import CropInputs
 from winnow.training.judge import judge
 from winnow.training.learner import count_parameters
-from winnow.training.monitor import Both, Monitor, TensorBoard
+from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
 from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
 from winnow.training.trainer import Trainer, make_fabric
@@ -49,16 +51,19 @@ def run_training(
         monitor.note(f"a batch holds {config.train.classes_per_batch} classes, all there are to train on")
     if config.backbone.train == "frozen" and config.augment != AugmentConfig():
         monitor.note("augment.* has no effect: a frozen backbone sees centre crops; backbone.train=full augments")
+    if config.train.tensorboard:
+        require_tensorboard()
     if not resume:
         folder.create(config)
     prepared = prepare(config, splits, monitor)
     prepared.embedder.to(make_fabric(config).device)
-    untrained = {"val": judge(prepared.untrained, prepared.val).metrics()}
+    batch = config.train.eval_batch
+    untrained = {"val": judge(prepared.untrained, prepared.val, batch=batch).metrics()}
     if prepared.test is not None:
-        untrained["test"] = judge(prepared.untrained, prepared.test).metrics()
+        untrained["test"] = judge(prepared.untrained, prepared.test, batch=batch).metrics()
     learner = make_learner(prepared)
     trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
-    if resume:
+    if resume and folder.checkpoint_file.exists():  # a run killed before its first checkpoint starts at step 0
         trainer.restore()
     if config.train.tensorboard:
         step = trainer.progress.step if resume else None
@@ -85,17 +90,17 @@ def run_training(
         "steps": progress.step,
         "best_step": progress.best_step,
         "seconds": {"training": round(progress.seconds, 2), "testing": round(time.perf_counter() - started, 2)},
-        "parameters": count_parameters(learner),
+        "parameters": count_parameters(nn.ModuleList([prepared.embedder, learner])),
         "prototypes_ready": prepared.embedder.is_ready,
     }
-    folder.write_json(folder.result_file, result)
+    folder.write_result(result)
     return result
 
 
 def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | None = None) -> RetrievalResult:
     """Judge a finished run's model on its own test classes, or a run's or a saved model on all images of other data."""
     if folder.config_file.is_file():
-        folder.read_result()  # refuses a run that is not finished
+        folder.check_finished()
         config, model = folder.read_config(), folder.model_folder
     else:
         config, model = Config(), folder.path
@@ -111,6 +116,8 @@ def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | 
         images = load_emoji().test if data == "emoji" else load_images(data)
     assert images is not None, "the embedded set has test classes"
     monitor = monitor or Monitor()
+    for note in images.notes if isinstance(images, FileSet) else ():
+        monitor.note(note)
     fabric = make_fabric(config)
     embedder = Embedder.from_pretrained(model, device=fabric.device)
     crops, settings = embedder.crops, config.data

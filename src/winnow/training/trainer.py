@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from winnow.data import MPerClassSampler
 from winnow.errors import ModelError, TrainingError
+from winnow.files import write_text
 from winnow.training.config import Config
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import Inputs
@@ -28,8 +30,15 @@ def step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def seed_everything(seed: int) -> None:
+    """Seed every generator that a step may draw from; a user's transform may use numpy's or Python's."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the global one is what transforms use)
+
+
 @dataclass
-class Progress:
+class RunState:
     """Where a run stands; together with weights and optimiser, all that a checkpoint holds."""
 
     step: int = 0
@@ -80,30 +89,26 @@ class Trainer:
         groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
         # A fused step unscales 16-bit gradients itself, too late for them to be clipped.
         fused = self.device.type == "cuda" and settings.precision != "16-mixed"
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=fused
-        )
-        self.sampler = MPerClassSampler(
-            train.labels, settings.classes_per_batch, settings.samples_per_class, seed=config.seed
-        )
+        optimizer = torch.optim.Adam(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=fused)
+        classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty one
+        self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
         self.labels = torch.from_numpy(train.labels).to(self.device)
-        self.progress = Progress()
+        self.wrapped, self.optimizer = self.fabric.setup(learner, optimizer)
+        self.progress = RunState()
         self.best_state: dict[str, Tensor] = {}
 
-    def fit(self) -> Progress:
+    def fit(self) -> RunState:
         """Train to the early stop or the last step, then put the best weights into the learner."""
         settings, progress = self.config.train, self.progress
-        compiled, optimizer = self.fabric.setup(self.learner, self.optimizer)
-        self.optimizer = optimizer
         watch = FiniteWatch(self.device)
         started = time.perf_counter() - progress.seconds
         if not progress.history:
             self._validate({}, started)
         sums: dict[str, Tensor] = {}
-        compiled.train()
+        self.wrapped.train()
         while progress.step < settings.steps and progress.stalled < settings.patience:
-            losses = self._step(compiled, progress.step)
-            watch.update(progress.step, losses["loss"])
+            losses, norm = self._step(progress.step)
+            watch.update(progress.step, losses["loss"], norm)
             for name, value in losses.items():
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
             progress.step += 1
@@ -116,18 +121,22 @@ class Trainer:
         self.learner.load_state_dict(self.best_state)
         return progress
 
-    def _step(self, compiled: Any, step: int) -> dict[str, Tensor]:
+    def _step(self, step: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Take one step; return the terms of the loss and the norm of the gradient."""
         seed = step_seed(self.config.seed, step)
-        torch.manual_seed(seed)
+        seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
         indices = self.sampler.batch(step)
         inputs = self.train.train(indices, generator)
-        losses: dict[str, Tensor] = compiled(inputs, self.labels[torch.from_numpy(indices).to(self.device)])
+        losses: dict[str, Tensor] = self.wrapped(inputs, self.labels[torch.from_numpy(indices).to(self.device)])
         self.fabric.backward(losses["loss"])
-        self.fabric.clip_gradients(compiled, self.optimizer, max_norm=self.config.train.clip, error_if_nonfinite=False)
+        norm = self.fabric.clip_gradients(
+            self.wrapped, self.optimizer, max_norm=self.config.train.clip, error_if_nonfinite=False
+        )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return losses
+        # A scaler of 16-bit gradients skips steps that overflow; they are no failure.
+        return losses, torch.zeros(()) if norm is None or self.config.train.precision == "16-mixed" else norm
 
     def _validate(self, losses: dict[str, float], started: float) -> None:
         """Judge the validation classes, note whether that is the best so far, and write a checkpoint."""
@@ -149,23 +158,25 @@ class Trainer:
             if improved:
                 self.folder.save(self.folder.best_file, self.best_state)
             self.folder.save(self.folder.checkpoint_file, self._state())
-            self.folder.write_log(progress.history)
+            self.folder.write_history(progress.history)
         self.monitor.validated(entry, improved)
 
     def _check(self, watch: FiniteWatch) -> None:
         step = watch.first_bad_step()
         if step is None:
-            return
+            if all(bool(p.isfinite().all()) for p in self.learner.parameters()):
+                return
+            step = self.progress.step - 1  # only the last update can have done it unseen
         names = [self.train.name(int(i)) for i in self.sampler.batch(step)]
         where = "; nothing was saved"
         listing = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         if self.folder is not None:
             bad = self.folder.path / "bad_batch.txt"
-            self.folder.write_text(bad, "\n".join(names) + "\n")
+            write_text(bad, "\n".join(names) + "\n")
             listing += f" (all in {bad})"
             where = f"; the last good checkpoint is {self.folder.checkpoint_file} (step {self._saved_step()})"
         raise TrainingError(
-            f"the loss was not finite at step {step}, on {listing}{where}; lower train.lr, "
+            f"the loss or an update was not finite at step {step}, on {listing}{where}; lower train.lr, "
             "or use train.precision=32-true"
         )
 
@@ -204,9 +215,9 @@ class Trainer:
             first = str(error).splitlines()[0]
             raise ModelError(f"{self.folder.checkpoint_file} is of another model: {first}") from None
         self.fabric.strategy.precision.load_state_dict(state["precision"])
-        self.progress = Progress(**state["progress"])
+        self.progress = RunState(**state["progress"])
         self.best_state = {key: value.to(self.device) for key, value in best.items()}
-        self.folder.write_log(self.progress.history)
+        self.folder.write_history(self.progress.history)
 
 
 def make_fabric(config: Config) -> Fabric:
