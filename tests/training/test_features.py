@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import MakeFolder
-from winnow.data import Crops, load_images
+from winnow.data import Crops, load_images, resize_short
 from winnow.models import Backbone, BackboneConfig, build_backbone
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import FeatureInputs
@@ -48,7 +48,7 @@ def test_features_in_ram_on_disk_and_found_again_are_the_same(
 def test_features_equal_the_backbones_own(make_folder: MakeFolder, backbone: Backbone) -> None:
     images = load_images(make_folder())
     made, _ = frozen_inputs(backbone, images, CROPS, CPU)
-    picture = torch.from_numpy(np.array(images.read(5).resize((32, 32)))).permute(2, 0, 1) / 255
+    picture = torch.from_numpy(np.array(resize_short(images.read(5), 32))).permute(2, 0, 1) / 255
     with torch.no_grad():
         assert torch.allclose(made.maps[5], backbone(picture[None])[0], atol=1e-3)
 
