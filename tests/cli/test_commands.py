@@ -255,7 +255,7 @@ def test_without_a_gpu_cuda_is_refused(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     said = winnow("train", f"data={make_folder()}", *TINY, "train.device=cuda", "--out", "r")
-    assert said.code == 4
+    assert said.code == 2
     assert "train.device=cpu" in one_line_error(said)
 
 

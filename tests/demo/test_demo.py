@@ -20,7 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo on a few classes and steps."""
     whole = load_emoji(images_per_class=4)
     assert whole.test is not None
-    parts = [part.of_classes(range(20)) for part in (whole.train, whole.val, whole.test)]
+    parts = [part.of_classes(range(40)) for part in (whole.train, whole.val, whole.test)]
     folder = tmp_path_factory.mktemp("demo")
     run_demo(folder, seeds=2, steps=100, monitor=Monitor(), splits=Splits(*parts))
     return folder

@@ -272,12 +272,11 @@ def test_a_projection_from_principal_directions_keeps_what_a_random_one_loses() 
     torch.manual_seed(0)
     vectors = torch.randn(50, 3) @ torch.randn(3, 20)  # rank 3 in 20 channels
     head = Head(20, 4, {"name": "gap"})
-    before = head.projection.weight.clone()
+    scale = head.projection.weight.norm() / 4**0.5
     head.start_from(vectors)
-    after = head.projection.weight
-    assert torch.equal(after[3], before[3])  # beyond the rank it stays as it was
-    scale = before.norm() / 4**0.5
-    projected = vectors @ after[:3].mT / scale
+    rows = head.projection.weight / scale
+    assert torch.allclose(rows @ rows.mT, torch.eye(4), atol=1e-5)
+    projected = vectors @ rows.mT
     wide, kept = vectors.double(), projected.double()  # float32 cdist is not exact at zero
     assert torch.allclose(torch.cdist(kept, kept), torch.cdist(wide, wide), atol=1e-3)
 

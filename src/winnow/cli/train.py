@@ -53,6 +53,11 @@ def train(
         "val": "validation classes (there are no test classes)",
     }
     out.print(metrics_table(rows, f"{long_name[split]} (%)"))
+    if result["metrics"]["val"]["MAP@R"] <= result["untrained"]["val"]["MAP@R"]:
+        say(
+            "On the validation classes training did not beat the untrained backbone: the data may be too few or too "
+            "unlike for it. Try train.lr=3e-5, another loss, or more classes."
+        )
     if not result["prototypes_ready"]:
         say(
             f"The best weights are those of step {result['best_step']}, before the prototypes were set from data: "

@@ -57,7 +57,7 @@ class ModelConfig(Section):
     pooling: Annotated[dict[str, Any], BeforeValidator(POOLINGS.resolve)] = Field(
         {}, description="how local features become one vector: a name, and that pooling's settings"
     )
-    dim: int = Field(128, ge=1, description="size of the embedding")
+    dim: int = Field(512, ge=1, description="size of the embedding")
     image: ImageConfig = Field(default_factory=ImageConfig)
 
 

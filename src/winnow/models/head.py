@@ -36,14 +36,14 @@ class Head(nn.Module):
         """Set the projection to the principal directions of image vectors (N, C), at the scale it has.
 
         It then loses as little of the backbone's features as a projection can, and training only has to improve on
-        them; a random one throws away what a small data set cannot teach again. Rows beyond the rank stay random.
+        them; a random one throws away what a small data set cannot teach again. Its rows are orthonormal up to the
+        scale, so that with dim = C it loses nothing; with dim > C the rows beyond stay random.
         """
         weight = self.projection.weight
         vectors = vectors.double().cpu()  # once, and the same on every device
         centred = vectors - vectors.mean(dim=0)
-        values, directions = torch.linalg.eigh(centred.mT @ centred)  # ascending
-        rank = int((values > 1e-6 * values[-1].clamp(min=1e-30)).sum())
-        kept = directions.flip(1).mT[: min(rank, len(weight))]
+        directions = torch.linalg.eigh(centred.mT @ centred).eigenvectors  # columns, least variance first
+        kept = directions.flip(1).mT[: len(weight)]
         # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
         kept = kept * torch.where(kept.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
         weight[: len(kept)] = kept.to(weight) * weight.norm() / len(weight) ** 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BeforeValidator, Field, NonNegativeFloat
@@ -65,7 +65,7 @@ class TrainConfig(Section):
     classes_per_batch: int = Field(8, ge=2, description="classes in a batch")
     samples_per_class: int = Field(4, ge=1, description="images of each class in a batch")
     lr: float | None = Field(
-        None, gt=0, description="learning rate; default 1e-5 fine-tuning, 3e-4 with a frozen backbone"
+        None, gt=0, description="learning rate; default 1e-5 fine-tuning, 1e-4 with a frozen backbone"
     )
     start: Literal["principal", "random"] = Field(
         "principal",
@@ -76,7 +76,11 @@ class TrainConfig(Section):
     )
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty added to the gradient")
     clip: float = Field(10.0, gt=0, description="largest norm of the whole gradient")
-    eval_every: int = Field(100, ge=1, description="steps between validations; a checkpoint is written at each")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="steps between validations, with a checkpoint at each; default a pass over the images, 10 to 100",
+    )
     patience: int = Field(15, ge=1, description="validations without a better MAP@R before training stops")
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field("32-true", description="arithmetic")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto takes a GPU if any")
@@ -133,7 +137,10 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
                 for p in registry.parameters(part):
                     yield f"{name}.{p.name}", p.default, f"({name}={part}) {p.meaning}"
         else:
-            yield f"{prefix}{name}", field.get_default(call_default_factory=True), field.description or ""
+            choices = (
+                f" (one of {', '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""
+            )
+            yield f"{prefix}{name}", field.get_default(call_default_factory=True), f"{field.description}{choices}"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -54,15 +54,20 @@ def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> L
     context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim}
     loss = LOSSES.build(config.loss, **context)
     zsr = None
+    check_objective(config)
     if config.zsr.weight > 0:
-        name = config.pooling["name"]
-        if not POOLINGS[name].has_attributes:
-            with_attributes = ", ".join(p for p in POOLINGS if POOLINGS[p].has_attributes)
-            raise ConfigError(
-                f"zsr.weight={config.zsr.weight} needs a pooling with attributes ({with_attributes}), not {name}"
-            )
         zsr = ZeroShotRegularisation(num_classes, config.dim, ridge=config.zsr.ridge, scale=config.zsr.scale)
     return Learner(model, loss, zsr, config.zsr.weight)
+
+
+def check_objective(config: Config) -> None:
+    """Refuse a regularisation that the pooling gives nothing to."""
+    name = config.pooling["name"]
+    if config.zsr.weight > 0 and not POOLINGS[name].has_attributes:
+        with_attributes = ", ".join(p for p in POOLINGS if POOLINGS[p].has_attributes)
+        raise ConfigError(
+            f"zsr.weight={config.zsr.weight} needs a pooling with attributes ({with_attributes}), not {name}"
+        )
 
 
 def parameter_groups(learner: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:

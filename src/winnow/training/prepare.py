@@ -20,11 +20,11 @@ from winnow.training.config import Config
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import CropInputs, Inputs
 from winnow.training.judge import AverageOfFeatures, collect
-from winnow.training.learner import Learner, build_learner
+from winnow.training.learner import Learner, build_learner, check_objective
 from winnow.training.monitor import Monitor
 from winnow.training.trainer import make_fabric
 
-FROZEN_LR, FULL_LR = 3e-4, 1e-5
+FROZEN_LR, FULL_LR = 1e-4, 1e-5
 
 
 @dataclass
@@ -49,8 +49,9 @@ class Prepared:
         return AverageOfFeatures(None if self.frozen else self.embedder.backbone)
 
 
-def resolve_config(config: Config, num_classes: int | None = None) -> Config:
-    """Settle what depends on the machine and the data: frozen or not, learning rate, classes per batch."""
+def resolve_config(config: Config, train: ImageSet | None = None) -> Config:
+    """Settle what depends on the machine and the data: frozen or not, learning rate, batches, time of validations."""
+    check_objective(config)
     resolved = config.model_copy(deep=True)
     resolved.image = settle_image(config).image
     if config.data.path == "emoji":
@@ -64,8 +65,13 @@ def resolve_config(config: Config, num_classes: int | None = None) -> Config:
         resolved.backbone.train = "full" if gpu else "frozen"
     if resolved.train.lr is None:
         resolved.train.lr = FROZEN_LR if resolved.backbone.train == "frozen" else FULL_LR
-    if num_classes is not None:
-        resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, num_classes)
+    schedule = resolved.train
+    if train is not None:
+        schedule.classes_per_batch = min(schedule.classes_per_batch, len(train.class_names))
+    if schedule.eval_every is None:
+        # Few images are learned by heart in a few passes: the best moment must not fall between two validations.
+        batch = schedule.classes_per_batch * schedule.samples_per_class
+        schedule.eval_every = 100 if train is None else max(10, min(100, len(train) // batch))
     return resolved
 
 

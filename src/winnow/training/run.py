@@ -46,7 +46,10 @@ def run_training(
     for note in splits.notes:
         monitor.note(note)
     wanted = config.train.classes_per_batch
-    config = resolve_config(config, len(splits.train.class_names))
+    config = resolve_config(config, splits.train)
+    counts = {"train": splits.train, "validate": splits.val, "test": splits.test}
+    told = ", ".join(f"{len(s.class_names)} to {verb}" for verb, s in counts.items() if s is not None)
+    monitor.note(f"data {config.data.path}: classes {told}")
     if config.train.classes_per_batch < wanted:
         monitor.note(f"a batch holds {config.train.classes_per_batch} classes, all there are to train on")
     if config.backbone.train == "frozen" and config.augment != AugmentConfig():

@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from winnow.data import MPerClassSampler
-from winnow.errors import ModelError, TrainingError
+from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.files import write_text
 from winnow.training.config import Config
 from winnow.training.folder import RunFolder
@@ -86,6 +86,8 @@ class Trainer:
         self.device = self.fabric.device
         learner.to(self.device)
         assert settings.lr is not None, "resolve_config sets the learning rate"
+        assert settings.eval_every is not None, "and the time of validations"
+        self.eval_every = settings.eval_every
         groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
         # A fused step unscales 16-bit gradients itself, too late for them to be clipped.
         fused = self.device.type == "cuda" and settings.precision != "16-mixed"
@@ -113,7 +115,7 @@ class Trainer:
                 sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
             progress.step += 1
             self.monitor.step(progress.step)
-            if progress.step % settings.eval_every == 0 or progress.step == settings.steps:
+            if progress.step % self.eval_every == 0 or progress.step == settings.steps:
                 self._check(watch)
                 steps = progress.step - self._saved_step()
                 self._validate({name: float(value) / steps for name, value in sums.items()}, started)
@@ -224,6 +226,6 @@ def make_fabric(config: Config) -> Fabric:
     """Make the Fabric for one process on the device the config asks for."""
     wanted = config.train.device
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ModelError("train.device=cuda, but torch sees no GPU; use train.device=cpu")
+        raise ConfigError("train.device=cuda, but torch sees no GPU; use train.device=cpu")
     accelerator = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
     return Fabric(accelerator=accelerator, devices=1, precision=config.train.precision)
