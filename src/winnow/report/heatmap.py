@@ -16,7 +16,7 @@ from winnow.report.style import new_figure, save, styled
 Weights = npt.NDArray[np.floating[Any]]
 
 FULL_SCALE = 4.0
-"""The weight, in times the average, from which on a place has the hottest colour."""
+"""The weight, in times the average, from which on a place has the hottest colour where images are compared."""
 
 _COLOUR_MAP = "inferno"
 _OPACITY = 0.54
@@ -47,24 +47,27 @@ def is_uniform(weights: Weights) -> bool:
     return bool(np.abs(relative_weights(weights) - 1).max() < 0.01)
 
 
-def colours(relative: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def colours(relative: npt.NDArray[np.float64], full_scale: float = FULL_SCALE) -> npt.NDArray[np.float64]:
     """Return the colour of each weight given in times the average: shape (..., 3), each part in [0, 1]."""
     import matplotlib
 
-    mapped = matplotlib.colormaps[_COLOUR_MAP](np.clip(relative / FULL_SCALE, 0, 1))
+    mapped = matplotlib.colormaps[_COLOUR_MAP](np.clip(relative / full_scale, 0, 1))
     return np.asarray(mapped[..., :3], dtype=np.float64)
 
 
-def overlay(image: Image.Image, weights: Weights, *, uniform: float | None = None) -> Image.Image:
+def overlay(
+    image: Image.Image, weights: Weights, *, uniform: float | None = None, full_scale: float = FULL_SCALE
+) -> Image.Image:
     """Lay pooling weights over an image as a smooth heat map.
 
     The image keeps only a hint of its colours, so that colour means weight: dark places are dropped, bright ones are
-    kept. The scale is fixed, from nothing to `FULL_SCALE` times the average, so that images compare.
+    kept. The scale runs from nothing to `full_scale` times the average; images on one scale compare.
 
     Args:
         image: Any image.
         weights: (h, w) pooling weights, spread evenly over the image.
         uniform: The weight of every place in average pooling; default the mean of the weights.
+        full_scale: The weight, in times the average, that has the hottest colour.
 
     Returns:
         An RGB image of the same size.
@@ -72,13 +75,16 @@ def overlay(image: Image.Image, weights: Weights, *, uniform: float | None = Non
     relative = Image.fromarray(relative_weights(weights, uniform).astype(np.float32))
     smooth = np.asarray(relative.resize(image.size, Image.Resampling.BICUBIC), dtype=np.float64)
     pale = ImageEnhance.Color(image.convert("RGB")).enhance(_SATURATION)
-    mixed = (1 - _OPACITY) * np.asarray(pale, dtype=np.float64) / 255 + _OPACITY * colours(smooth)
+    mixed = (1 - _OPACITY) * np.asarray(pale, dtype=np.float64) / 255 + _OPACITY * colours(smooth, full_scale)
     return Image.fromarray(np.round(255 * mixed.clip(0, 1)).astype(np.uint8))
 
 
 @styled
 def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, Weights]) -> None:
     """Write a picture of an image beside its heat maps, with a colour bar.
+
+    The maps share one scale that reaches to their heaviest place (2 to 8 times the average), so that a gentle selection
+    can be seen as well as a sharp one.
 
     Args:
         path: The file to write; its ending says how, such as .png.
@@ -90,7 +96,10 @@ def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, We
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    pictures = {"Image": image.convert("RGB"), **{name: overlay(image, each) for name, each in maps.items()}}
+    heaviest = max(float(relative_weights(each).max()) for each in maps.values())
+    full = float(np.clip(np.ceil(2 * heaviest) / 2, 2, 8))
+    overlays = {name: overlay(image, each, full_scale=full) for name, each in maps.items()}
+    pictures = {"Image": image.convert("RGB"), **overlays}
     side = 2.6
     figure = new_figure(side * len(pictures) + 0.9, side * min(2.0, image.height / image.width) + 0.4)
     grid = figure.add_gridspec(1, len(pictures))
@@ -101,8 +110,8 @@ def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, We
         axes.set_title(title, loc="center")
         axes.set_axis_off()
         every.append(axes)
-    scale = ScalarMappable(Normalize(0, FULL_SCALE), _COLOUR_MAP)
+    scale = ScalarMappable(Normalize(0, full), _COLOUR_MAP)
     bar = figure.colorbar(scale, ax=every, label="times the average weight", shrink=0.9, pad=0.02, extend="max")
-    bar.set_ticks(ticks := list(range(int(FULL_SCALE) + 1)), labels=[f"{tick}×" for tick in ticks])
+    bar.set_ticks(ticks := list(range(int(full) + 1)), labels=[f"{tick}×" for tick in ticks])
     bar.outline.set_visible(False)
     save(figure, path)

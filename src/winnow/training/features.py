@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.data import Crops, ImageSet, ImageStore
+from winnow.data.store import Progress
 from winnow.errors import OutputError
 from winnow.files import make_folder
 from winnow.models import Backbone
 from winnow.training.inputs import CropInputs, FeatureInputs
-
-Progress = Callable[[int, int], None]
 
 
 def cache_folder() -> Path:

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from winnow.data.store import Progress
 from winnow.evaluation import RetrievalResult, evaluate_retrieval
 from winnow.pooling.base import as_tokens
 from winnow.training.inputs import Inputs
 
 Autocast = Callable[[], AbstractContextManager[None]]
-
-
-Progress = Callable[[int, int], None]
 
 
 @torch.no_grad()
