@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from winnow.data import FileSet, ImageSet, load_splits, split_by_class
+from winnow.data import FileSet, ImageSet, load_images, split_by_class
 from winnow.data.splits import parse_classes
 from winnow.errors import ConfigError, DataError
 
@@ -134,7 +134,7 @@ def test_given_splits_that_share_classes(tmp_path: Path, write) -> None:
     with pytest.raises(
         DataError, match=r"train and val splits .* share classes \(a, b, c, \.\.\. \(4 in all\)\)"
     ) as caught:
-        load_splits(tmp_path)
+        split_by_class(load_images(tmp_path))
     assert "remove the split column or the split folders" in str(caught.value)
 
 
@@ -163,13 +163,13 @@ def test_from_disk(tmp_path: Path, write) -> None:
         for image in range(2):
             write(f"set/c{label}/{image}.png")
     (tmp_path / "set/none").mkdir()
-    splits = load_splits(tmp_path / "set", seed=3)
+    splits = split_by_class(load_images(tmp_path / "set"), seed=3)
     assert len(splits.train) + len(splits.val) + len(splits.test or ()) == 16
     assert "none" in splits.notes[0]
     rows = "".join(
         f"set/c{c}/{i}.png,{'ab'[c % 2]}{c},{'train' if c < 6 else 'val'}\n" for c in range(8) for i in range(2)
     )
     (tmp_path / "set.csv").write_text("path,label,split\n" + rows)
-    splits = load_splits(tmp_path / "set.csv")
+    splits = split_by_class(load_images(tmp_path / "set.csv"))
     assert classes(splits.val) == ["a6", "b7"]
     assert splits.test is None

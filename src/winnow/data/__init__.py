@@ -9,7 +9,7 @@ from winnow.data.imageset import ImageSet, Labels, Splits, Subset
 from winnow.data.ragged import Ragged
 from winnow.data.resize import resize_short
 from winnow.data.sampler import MPerClassSampler
-from winnow.data.splits import load_images, load_splits, split_by_class
+from winnow.data.splits import load_images, split_by_class
 from winnow.data.store import ImageStore
 from winnow.data.table import read_table
 
@@ -28,7 +28,6 @@ __all__ = [
     "UnreadableImageError",
     "crop_batch",
     "load_images",
-    "load_splits",
     "random_flips",
     "read_folder",
     "read_image",

@@ -30,31 +30,6 @@ def load_images(path: str | Path) -> FileSet:
     return read_table(path)
 
 
-def load_splits(
-    path: str | Path,
-    *,
-    train_classes: str | None = None,
-    val_classes: str | None = None,
-    test_classes: str | None = None,
-    val_share: float = 0.15,
-    test_share: float = 0.25,
-    seed: int = 0,
-) -> Splits:
-    """Read a folder of class folders or a CSV file and split it by class.
-
-    See [`split_by_class`][winnow.data.splits.split_by_class] for the arguments.
-    """
-    return split_by_class(
-        load_images(path),
-        train_classes=train_classes,
-        val_classes=val_classes,
-        test_classes=test_classes,
-        val_share=val_share,
-        test_share=test_share,
-        seed=seed,
-    )
-
-
 def split_by_class(
     images: ImageSet,
     *,

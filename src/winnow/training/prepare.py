@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from winnow.data import Crops, ImageSet, ImageStore, Splits, load_splits
+from winnow.data import Crops, ImageSet, ImageStore, Splits, load_images, split_by_class
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError
 from winnow.models import Embedder
@@ -83,8 +83,8 @@ def load_data(config: Config) -> Splits:
         if named:
             raise ConfigError(f"data.{named[0]}: the embedded set has its own splits; leave it out")
         return load_emoji()
-    return load_splits(
-        data.path,
+    return split_by_class(
+        load_images(data.path),
         train_classes=data.train_classes,
         val_classes=data.val_classes,
         test_classes=data.test_classes,
