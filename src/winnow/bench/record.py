@@ -1,0 +1,155 @@
+"""A benchmark's rows: the table that is printed and the JSON file that is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from winnow.bench.timing import Timing
+from winnow.files import write_text
+from winnow.training.provenance import provenance
+
+_RIVALS = ("triton", "faiss-cpu", "faiss-gpu", "pytorch-metric-learning", "POT")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rival in one case.
+
+    Attributes:
+        case: What was measured, such as the sizes; rows of one case are compared with each other.
+        rival: Who did it.
+        timing: How long it took.
+        peak_bytes: Memory at its height above what was there before; None where it was not measured.
+        facts: Further figures by name, such as an error or a metric.
+    """
+
+    case: str
+    rival: str
+    timing: Timing
+    peak_bytes: int | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A finished benchmark.
+
+    Attributes:
+        name: Its file is NAME.json.
+        title: What stands above the table.
+        against: The rival whose time is 1 in the ratios of its case.
+        settings: What was asked for.
+        rows: In the order they are shown.
+        notes: What a reader should know, such as a rival that is not installed.
+    """
+
+    name: str
+    title: str
+    against: str
+    settings: Mapping[str, Any]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+    def ratio(self, row: Row) -> float | None:
+        """The median time of a row over that of `against` in the same case; None where that is missing."""
+        for other in self.rows:
+            if other.case == row.case and other.rival == self.against:
+                return row.timing.median / other.timing.median
+        return None
+
+
+def bench_table(bench: Bench) -> Table:
+    """Return the rows as a table: medians, their spread, ratios, memory and facts."""
+    facts = list(dict.fromkeys(name for row in bench.rows for name in row.facts))
+    memory = any(row.peak_bytes is not None for row in bench.rows)
+    table = Table(title=escape(bench.title), title_justify="left")
+    table.add_column("case")
+    table.add_column("rival")
+    for name in ("median", "lowest", "highest", f"ratio to {bench.against}"):
+        table.add_column(name, justify="right")
+    if memory:
+        table.add_column("peak memory", justify="right")
+    for name in facts:
+        table.add_column(escape(name), justify="right")
+    case = None
+    for row in bench.rows:
+        if case not in (None, row.case):
+            table.add_section()
+        ratio = bench.ratio(row)
+        cells = [row.case if row.case != case else "", row.rival]
+        cells += [show_seconds(value) for value in (row.timing.median, row.timing.lowest, row.timing.highest)]
+        cells.append("" if ratio is None else f"{ratio:.3g}")
+        if memory:
+            cells.append("" if row.peak_bytes is None else show_bytes(row.peak_bytes))
+        cells += [f"{row.facts[name]:.4g}" if name in row.facts else "" for name in facts]
+        table.add_row(*map(escape, cells))
+        case = row.case
+    return table
+
+
+def save_bench(bench: Bench, folder: Path) -> Path:
+    """Write FOLDER/NAME.json with the rows, the settings, the command, the commit, the machine and the versions.
+
+    Raises:
+        OutputError: when it cannot be written.
+    """
+    origin = provenance()
+    origin["versions"] |= {name: found for name in _RIVALS if (found := _version(name)) is not None}
+    rows = [
+        {
+            "case": row.case,
+            "rival": row.rival,
+            "seconds": {
+                "median": row.timing.median,
+                "lowest": row.timing.lowest,
+                "highest": row.timing.highest,
+                "runs": row.timing.runs,
+            },
+            "ratio": bench.ratio(row),
+            "peak_bytes": row.peak_bytes,
+            **({"facts": dict(row.facts)} if row.facts else {}),
+        }
+        for row in bench.rows
+    ]
+    content = {
+        "name": bench.name,
+        **origin,
+        "settings": dict(bench.settings),
+        "against": bench.against,
+        "rows": rows,
+        "notes": list(bench.notes),
+    }
+    path = folder / f"{bench.name}.json"
+    write_text(path, json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def show_seconds(value: float) -> str:
+    """Return a time with a unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def show_bytes(value: int) -> str:
+    """Return an amount of memory with a unit that suits it."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e3:.3g} kB"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
