@@ -236,3 +236,30 @@ def test_memory_of_exactly_twice_the_prototypes_is_enough():
 def test_repr_tells_the_settings_and_readiness():
     assert "width=3, prototypes=3, mu=0.3, eps=5.0, ready=False" in repr(layer())
     assert "ready=True" in repr(ready_layer())
+
+
+def test_replayed_steps_count_and_set_the_prototypes_as_eager_ones_do(monkeypatch):
+    eager, replayed = layer(), layer()
+    batches = [tokens(4, seed=step) for step in range(4)]
+    for batch in batches:
+        eager(batch)
+    for batch in batches:  # under capture forward does only what the device can
+        phase = replayed.phase
+        with monkeypatch.context() as capture:
+            capture.setattr("winnow.pooling.gsp._is_capturing", lambda _: True)
+            replayed(batch)
+        assert replayed.phase == phase
+        replayed.advance()
+    assert replayed.phase
+    assert replayed.is_ready
+    torch.testing.assert_close(dict(replayed.state_dict()), dict(eager.state_dict()), rtol=0, atol=0)
+
+
+def test_a_layer_that_is_filling_can_be_compiled():
+    torch._dynamo.reset()
+    plain, compiled = layer(), layer()
+    called = torch.compile(compiled, backend="eager")
+    for step in range(5):
+        torch.testing.assert_close(called(tokens(3, seed=step)), plain(tokens(3, seed=step)))
+    assert compiled.is_ready
+    torch.testing.assert_close(dict(compiled.state_dict()), dict(plain.state_dict()), rtol=0, atol=0)

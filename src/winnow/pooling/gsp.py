@@ -57,16 +57,25 @@ class GSP(Pooling):
         self.register_buffer("memory", torch.zeros(memory, width))
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
         self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
-        self._known_ready = False
-        self.register_load_state_dict_post_hook(_read_readiness)  # type: ignore[no-untyped-call]
+        # What `filled` and `ready` hold, known on the host too: to look at the buffers would wait for the device.
+        self._known_filled, self._known_ready = 0, False
+        self._captured_rows = 0
+        self.register_load_state_dict_post_hook(_read_state)  # type: ignore[no-untyped-call]
 
     @property
     def is_ready(self) -> bool:
         """Whether the prototypes have been set from data."""
-        # Once true it stays so; remembering it spares a GPU synchronisation in every later step.
-        if not self._known_ready:
-            self._known_ready = bool(self.ready)
         return self._known_ready
+
+    @property
+    def phase(self) -> bool:
+        """What `forward` computes changes when the prototypes are ready."""
+        return self._known_ready
+
+    def advance(self) -> None:
+        """Do on the host what a replay of a captured `forward` left to it: count, and set the prototypes when full."""
+        if not self._known_ready:
+            self._count(self._captured_rows)
 
     def pool(self, features: Tensor, mask: Tensor) -> Pooled:
         """Pool tokens (B, n, d)."""
@@ -77,15 +86,29 @@ class GSP(Pooling):
             self._collect(pooled)
         return Pooled(pooled, weights, weights.new_zeros(len(pooled), len(self.prototypes)))
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it changes state on the host, which guards would follow
     @torch.no_grad()
     def _collect(self, embeddings: Tensor) -> None:
         """Remember average-pooled embeddings (B, d); once the memory is full, set the prototypes from it."""
         rows = _gather_processes(clip_norm(embeddings.to(self.memory.dtype)))
-        start = int(self.filled)
-        rows = rows[: len(self.memory) - start]
-        self.memory[start : start + len(rows)] = rows
-        self.filled += len(rows)
-        if start + len(rows) == len(self.memory):
+        if len(rows) == 0:
+            return
+        # Every place of the memory looks for its row, so that where they go is decided on the device.
+        source = torch.arange(len(self.memory), device=rows.device) - self.filled
+        fresh = (source >= 0) & (source < len(rows))
+        source = source.clamp(min=0, max=len(rows) - 1)
+        self.memory.copy_(torch.where(fresh[:, None], rows[source], self.memory))
+        self.filled.add_(len(rows)).clamp_(max=len(self.memory))
+        if _is_capturing(rows):
+            self._captured_rows = len(rows)  # nothing was computed yet; each replay is counted by `advance`
+        else:
+            self._count(len(rows))
+
+    @torch.no_grad()
+    def _count(self, rows: int) -> None:
+        """Note that the memory got rows; once it is full, set the prototypes from it."""
+        self._known_filled = min(self._known_filled + rows, len(self.memory))
+        if self._known_filled == len(self.memory):
             # As in the original code the first m rows only repel: the prototypes cover what those leave uncovered.
             count = len(self.prototypes)
             first, rest = self.memory[:count], self.memory[count:]
@@ -96,13 +119,19 @@ class GSP(Pooling):
     def extra_repr(self) -> str:
         """Describe the layer in `repr`."""
         count, width = self.prototypes.shape
-        return f"width={width}, prototypes={count}, mu={self.mu}, eps={self.eps}, ready={bool(self.ready)}"
+        return f"width={width}, prototypes={count}, mu={self.mu}, eps={self.eps}, ready={self.is_ready}"
 
 
-def _read_readiness(module: nn.Module, _incompatible_keys: Any) -> None:
-    # Known at once, so that a loaded layer compiles to one graph.
+def _read_state(module: nn.Module, _incompatible_keys: Any) -> None:
+    # Read once, here, so that a loaded layer compiles to one graph and its steps need not wait for the device.
     assert isinstance(module, GSP)
-    module._known_ready = not module.ready.is_meta and bool(module.ready)
+    if not module.ready.is_meta:
+        module._known_filled, module._known_ready = int(module.filled), bool(module.ready)
+
+
+def _is_capturing(tensor: Tensor) -> bool:
+    """Whether work on this tensor is being recorded into a CUDA graph instead of done."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _gather_processes(rows: Tensor) -> Tensor:
