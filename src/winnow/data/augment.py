@@ -47,14 +47,20 @@ class Crops:
         if not 0 < self.aspect[0] <= self.aspect[1]:
             raise ConfigError(f"augment.aspect={self.aspect}: must be two positive numbers, the smaller first")
 
-    def train(self, store: ImageStore, indices: ArrayLike, generator: torch.Generator) -> Tensor:
-        """Return (B, 3, h, w) float32 in [0, 1]: random crops, or what the user's transform makes."""
+    def train(
+        self, store: ImageStore, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None
+    ) -> Tensor:
+        """Return (B, 3, h, w) float32 in [0, 1]: random crops, or what the user's transform makes.
+
+        Given `out`, an earlier batch of the same shape, they are written into it.
+        """
         batch = self._gather(store, indices)
         if self.transform is not None:
-            return _transformed(batch, self.transform)
+            made = _transformed(batch, self.transform)
+            return made if out is None else _written(made, out)
         boxes = train_boxes(batch.heights, batch.widths, generator, area=self.area, aspect=self.aspect)
         flips = random_flips(len(batch), generator) if self.flip else None
-        return crop_batch(batch, boxes, self.size, flips)
+        return crop_batch(batch, boxes, self.size, flips, out=out)
 
     def test(self, store: ImageStore, indices: ArrayLike) -> Tensor:
         """Return (B, 3, h, w) float32 in [0, 1]: centre crops."""
@@ -85,3 +91,12 @@ def _transformed(batch: Ragged, transform: Transform) -> Tensor:
             )
         results.append(result.float().div(255) if result.dtype == torch.uint8 else result.float())
     return torch.stack(results)
+
+
+def _written(made: Tensor, out: Tensor) -> Tensor:
+    if made.shape != out.shape:
+        raise DataError(
+            f"the transform must return images of one size in all batches, but returned {tuple(out.shape[2:])} and "
+            f"then {tuple(made.shape[2:])}: end it with a crop or a resize"
+        )
+    return out.copy_(made)

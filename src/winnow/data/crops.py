@@ -7,28 +7,48 @@ import math
 import torch
 from torch import Tensor
 
+from winnow.data.crop_fused import can_fuse, crop_fused
 from winnow.data.ragged import Ragged
 
 _ATTEMPTS = 10
 
 
-def crop_batch(batch: Ragged, boxes: Tensor, size: int | tuple[int, int], flips: Tensor | None = None) -> Tensor:
+def crop_batch(
+    batch: Ragged,
+    boxes: Tensor,
+    size: int | tuple[int, int],
+    flips: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     """Cut a box out of each image and scale it to one size.
 
     Bilinear with half-pixel centres and without antialiasing; what a box covers beyond the image takes the nearest
-    edge pixel. A box of whole pixels that has the output's size gives exactly those pixels.
+    edge pixel. A box of whole pixels that has the output's size gives exactly those pixels. On a GPU with Triton all
+    of it is one kernel.
 
     Args:
         batch: B images.
-        boxes: (B, 4) float: top, left, height and width in pixels.
+        boxes: (B, 4) float on the CPU: top, left, height and width in pixels.
         size: Height and width of the output, or one number for both.
-        flips: (B,) bool, which crops to mirror left to right.
+        flips: (B,) bool on the CPU, which crops to mirror left to right.
+        out: Where to write the crops: (B, 3, height, width) float32 in channels-last order, on the batch's device.
 
     Returns:
-        (B, 3, height, width) float32 in [0, 1], on the batch's device.
+        (B, 3, height, width) float32 in [0, 1], in channels-last order on the batch's device.
     """
     height, width = (size, size) if isinstance(size, int) else size
+    if can_fuse(batch.pixels):
+        return crop_fused(batch, boxes, (height, width), flips, out)
+    crops = _crop_plain(batch, boxes, (height, width), flips)
+    return crops if out is None else out.copy_(crops)
+
+
+def _crop_plain(batch: Ragged, boxes: Tensor, size: tuple[int, int], flips: Tensor | None) -> Tensor:
+    """Crop in plain PyTorch, whatever the device."""
+    height, width = size
     device = batch.pixels.device
+    offsets, heights, widths = (measure.to(device) for measure in (batch.offsets, batch.heights, batch.widths))
     top, left, box_height, box_width = boxes.to(device, torch.float32).unsqueeze(-1).unbind(1)
     y = _centres(height, device) * _divided(box_height, height) - 0.5 + top
     x = _centres(width, device) * _divided(box_width, width) - 0.5 + left
@@ -36,11 +56,11 @@ def crop_batch(batch: Ragged, boxes: Tensor, size: int | tuple[int, int], flips:
         x = torch.where(flips.to(device)[:, None], x.flip(1), x)
     y0, x0 = y.floor(), x.floor()
     down, right = (y - y0)[:, :, None, None], (x - x0)[:, None, :, None]
-    above, below = (_clamped(row, batch.heights) * batch.widths[:, None] for row in (y0, y0 + 1))
-    before, after = (_clamped(column, batch.widths) for column in (x0, x0 + 1))
+    above, below = (_clamped(row, heights) * widths[:, None] for row in (y0, y0 + 1))
+    before, after = (_clamped(column, widths) for column in (x0, x0 + 1))
     # Whole pixels are fetched, three bytes at an index: a third of the indices that single bytes would take.
     pixels = batch.pixels.view(-1, 3)
-    start = (batch.offsets // 3)[:, None]
+    start = (offsets // 3)[:, None]
 
     def fetch(rows: Tensor, columns: Tensor) -> Tensor:
         """Return the (B, height, width, 3) values at the crossings of rows and columns."""
@@ -50,7 +70,7 @@ def crop_batch(batch: Ragged, boxes: Tensor, size: int | tuple[int, int], flips:
     upper = torch.lerp(fetch(above, before), fetch(above, after), right)
     lower = torch.lerp(fetch(below, before), fetch(below, after), right)
     crops = torch.lerp(upper, lower, down)
-    return _divided(crops.permute(0, 3, 1, 2).contiguous(), 255)
+    return _divided(crops, 255).permute(0, 3, 1, 2)
 
 
 def train_boxes(
@@ -68,21 +88,21 @@ def train_boxes(
     10 draws the first that fits is taken; when none does, the largest centred box of an allowed aspect.
 
     Args:
-        heights: (B,) of the images.
-        widths: (B,) of the images.
-        generator: On the CPU, so that the draws are the same for every device; boxes then agree up to rounding.
+        heights: (B,) of the images, on the CPU.
+        widths: (B,) of the images, likewise.
+        generator: On the CPU, so that the boxes are the same for every device.
         area: Smallest and largest share of the image's area.
         aspect: Smallest and largest width / height.
 
     Returns:
-        (B, 4) float32: top, left, height, width, on the device of `heights`.
+        (B, 4) float32: top, left, height, width.
     """
-    count, device = len(heights), heights.device
+    count = len(heights)
     drawn = torch.rand(2, count, _ATTEMPTS, generator=generator)
-    places = torch.rand(2, count, generator=generator).to(device)
-    shares = (area[0] + (area[1] - area[0]) * drawn[0]).to(device)
+    places = torch.rand(2, count, generator=generator)
+    shares = area[0] + (area[1] - area[0]) * drawn[0]
     low, high = math.log(aspect[0]), math.log(aspect[1])
-    aspects = torch.exp(low + (high - low) * drawn[1]).to(device)
+    aspects = torch.exp(low + (high - low) * drawn[1])
 
     full_height, full_width = heights.float()[:, None], widths.float()[:, None]
     pixels = shares * full_height * full_width
@@ -91,7 +111,7 @@ def train_boxes(
     # The fallback stands in one more column that always fits; argmax finds the first that does.
     fallback_width = torch.minimum(full_width, full_height * aspect[1])
     fallback_height = torch.minimum(full_height, full_width * (1 / aspect[0]))
-    always = torch.ones(count, 1, dtype=torch.bool, device=device)
+    always = torch.ones(count, 1, dtype=torch.bool)
     first = torch.cat([fits, always], 1).int().argmax(1, keepdim=True)
     box_width = torch.cat([box_width, fallback_width], 1).gather(1, first)[:, 0]
     box_height = torch.cat([box_height, fallback_height], 1).gather(1, first)[:, 0]
@@ -113,7 +133,7 @@ def test_boxes(heights: Tensor, widths: Tensor, size: int | tuple[int, int]) -> 
         size: Height and width of the box, or one number for both.
 
     Returns:
-        (B, 4) float32: top, left, height, width, on the device of `heights`.
+        (B, 4) float32: top, left, height, width.
     """
     height, width = (size, size) if isinstance(size, int) else size
     top = torch.div(heights - height, 2, rounding_mode="floor")

@@ -9,14 +9,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Ragged:
-    """B images of different sizes, all on one device.
+    """B images of different sizes, their pixels on one device.
+
+    The measures are on the CPU, where boxes are drawn: to ask a GPU for them would be to wait for it.
 
     Attributes:
         pixels: Flat uint8 buffer in which each image is a run of H * W * 3 bytes, interleaved RGB; it may hold other
             images too.
-        offsets: (B,) int64, the byte at which each image begins; always a multiple of 3.
-        heights: (B,) int64.
-        widths: (B,) int64.
+        offsets: (B,) int64 on the CPU, the byte at which each image begins; always a multiple of 3.
+        heights: (B,) int64 on the CPU.
+        widths: (B,) int64 on the CPU.
     """
 
     pixels: Tensor

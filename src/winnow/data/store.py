@@ -105,8 +105,7 @@ class ImageStore:
         if self.cache == "none":
             decoded = list(self._pool.map(self._decode, self.kept[chosen].tolist()))
             return self._moved([flat for flat, _, _ in decoded], [size[1:] for size in decoded])
-        rows = torch.from_numpy(chosen).to(self._offsets.device)
-        offsets, heights, widths = self._offsets[rows], self._heights[rows], self._widths[rows]
+        offsets, heights, widths = self._measures[:, torch.from_numpy(chosen)]
         if self.cache == "device" or self.device.type == "cpu":
             return Ragged(self._pixels, offsets, heights, widths)
         sizes = list(zip(heights.tolist(), widths.tolist(), strict=True))
@@ -118,10 +117,8 @@ class ImageStore:
         pixels = torch.cat(parts)
         measures = _measures(sizes)
         if self.device.type == "cuda":  # pinned memory travels without waiting for the GPU
-            pixels, measures = pixels.pin_memory(), measures.pin_memory()
-        pixels = pixels.to(self.device, non_blocking=True)
-        offsets, heights, widths = measures.to(self.device, non_blocking=True)
-        return Ragged(pixels, offsets, heights, widths)
+            pixels = pixels.pin_memory()
+        return Ragged(pixels.to(self.device, non_blocking=True), *measures)
 
     def _keep(self, progress: Progress | None) -> None:
         """Decode everything into one buffer, in the device's memory or in RAM."""
@@ -140,7 +137,7 @@ class ImageStore:
         if pending:
             slabs.append(torch.cat(pending).to(home))
         self._pixels = _joined(slabs, home)
-        self._offsets, self._heights, self._widths = _measures(sizes).to(home)
+        self._measures = _measures(sizes)
 
     def _decode(self, index: int) -> tuple[Tensor, int, int]:
         """Return one image of the set as flat interleaved bytes, its height and its width."""
