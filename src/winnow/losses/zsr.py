@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from winnow.losses.inverse import can_invert, spd_inverse
+
 
 def class_disjoint_halves(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Split a batch at random into two halves that share no class.
@@ -49,8 +51,11 @@ def ridge_regression(inputs: Tensor, targets: Tensor, ridge: float) -> Tensor:
     else:
         gram, right = inputs @ inputs.mT, targets
     gram = gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    # cholesky_ex, because cholesky would wait for the device only to check what ridge > 0 guarantees.
-    solution = torch.cholesky_solve(right, torch.linalg.cholesky_ex(gram).L)
+    if can_invert(gram):
+        solution = spd_inverse(gram) @ right
+    else:
+        # cholesky_ex, because cholesky would wait for the device only to check what ridge > 0 guarantees.
+        solution = torch.cholesky_solve(right, torch.linalg.cholesky_ex(gram).L)
     return solution if width < samples else inputs.mT @ solution
 
 
