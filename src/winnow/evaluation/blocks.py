@@ -16,14 +16,17 @@ from torch import Tensor
 
 from winnow.evaluation.exact import full_precision, pair_distances, parts, repeat_ranks
 from winnow.evaluation.inputs import as_count
+from winnow.evaluation.select import ascending, by_value_then_place, merged, smallest
 
 CHUNK_BYTES = 2**26
-"""Default size of one block of distances."""
+"""Default for the most that one block of distances may take."""
 
-_BLOCK_COLUMNS = 16384
 _SPARE = 8
-_PAIR_VALUES = 2**18
 _DEEP = 64
+_MOST_COLUMNS = 16384
+# On the CPU a block that stays in the caches is searched at once after it is made.
+_CPU_COLUMNS, _CPU_ROWS = 4096, 1024
+_CPU_PAIR_VALUES, _PAIR_VALUES = 2**18, 2**24
 
 
 class ExactSearch:
@@ -33,8 +36,9 @@ class ExactSearch:
         queries: Shape (Q, D), float32 or float64, finite.
         references: Shape (N, D), of the same type and device.
         depth: The most neighbours that will be asked for.
-        exclude_self: Query `i` is reference `i` and is not its own neighbour.
-        chunk_bytes: Size of one block of distances.
+        own: The reference that each query is itself and that is not its neighbour, shape (Q,), int64; None: there is
+            none.
+        chunk_bytes: The most that one block of distances may take.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class ExactSearch:
         references: Tensor,
         *,
         depth: int,
-        exclude_self: bool = False,
+        own: Tensor | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.chunk_bytes = as_count(chunk_bytes, "chunk_bytes", 1)
@@ -52,14 +56,15 @@ class ExactSearch:
         self.queries = queries
         self.references = references if len(self.kept) == len(references) else references[self.kept]
         self.own: Tensor | None = None
-        if exclude_self:
-            self.own = torch.full((len(references),), -1, device=references.device)
-            self.own[self.kept] = torch.arange(len(self.kept), device=references.device)
+        if own is not None:
+            places = torch.full((len(references),), -1, device=references.device)
+            places[self.kept] = torch.arange(len(self.kept), device=references.device)
+            self.own = places[own]
         # Distances do not change with the origin, and rounding errors are smallest around the mean; a power of two
         # as the unit keeps squares from overflowing and changes no digit.
         self.centre = torch.stack([part.double().sum(dim=0) for part in parts(references)]).sum(dim=0) / len(references)
         self.unit = 1.0
-        span = max(float(self._centred(part).abs().max()) for part in parts(queries, references))
+        span = float(torch.stack([self._centred(part).abs().max() for part in parts(queries, references)]).max())
         self.unit = 2.0 ** -min(max(math.frexp(span)[1], -1000), 1000)
         self.points: dict[torch.dtype, Tensor] = {}
         self.norms: dict[torch.dtype, Tensor] = {}
@@ -90,7 +95,8 @@ class ExactSearch:
         return (vectors.double() - self.centre).mul_(self.unit)
 
     def _width(self, k: int) -> int:
-        return min(k + _SPARE, len(self.kept))
+        """How many candidates to propose for `k` neighbours; the query itself may be among them."""
+        return min(k + _SPARE + (self.own is not None), len(self.kept))
 
     def _dtype(self, width: int) -> torch.dtype:
         """Deep down neighbours lie so close together that float32 would leave the order of many of them open."""
@@ -98,30 +104,36 @@ class ExactSearch:
 
     def _rows(self, width: int) -> int:
         per_row = self._dtype(width).itemsize * self._columns(width) + 96 * width
-        return max(1, self.chunk_bytes // per_row)
+        rows = max(1, self.chunk_bytes // per_row)
+        return min(rows, _CPU_ROWS) if self.queries.device.type == "cpu" else rows
 
     def _columns(self, width: int) -> int:
+        few = _CPU_COLUMNS if self.queries.device.type == "cpu" else _MOST_COLUMNS
+        wanted = min(max(few, 16 * width), _MOST_COLUMNS)
         fitting = self.chunk_bytes // (16 * self._dtype(width).itemsize)
-        return min(len(self.kept), max(min(_BLOCK_COLUMNS, fitting), width))
+        return min(len(self.kept), max(min(wanted, fitting), width))
 
     def _prepare(self, dtype: torch.dtype) -> None:
         """Centre the references and take their squared norms, once for every type."""
         if dtype not in self.points:
-            points = torch.cat([self._centred(part).to(dtype) for part in parts(self.references)])
+            points = torch.empty_like(self.references, dtype=dtype)
+            for into, part in zip(parts(points), parts(self.references), strict=True):
+                into.copy_(self._centred(part))
             norms = torch.cat([part.double().square().sum(dim=1) for part in parts(points)])
             self.points[dtype], self.norms[dtype] = points, norms.to(dtype)
 
     def _nearest(self, rows: Tensor, k: int, measured: int, width: int) -> tuple[Tensor, Tensor]:
         """Squared distances (B, k) in units, float64, and places among the kept references, from `width` candidates."""
         points = self._centred(self.queries[rows]).to(self._dtype(width))
-        own = None if self.own is None else self.own[rows]
-        squares, places = self._candidates(points, own, width)
+        squares, places = self._candidates(points, width)
         lengths = points.double().square().sum(dim=1, keepdim=True)
         squares = squares.double() + lengths
         slack = 2 * self._error(lengths, points.dtype)
-        squares, order = squares.sort(dim=1)
+        farthest = squares.amax(dim=1, keepdim=True)
+        if self.own is not None:
+            squares.masked_fill_(places == self.own[rows, None], math.inf)
+        squares, order = ascending(squares)
         places = places.gather(1, order)
-        farthest = squares[:, -1:].clone()
 
         close = squares.diff(dim=1) <= slack
         unclear = torch.zeros_like(squares, dtype=torch.bool)
@@ -129,7 +141,8 @@ class ExactSearch:
         unclear[:, 1:] |= close
         unclear[:, :-1] |= close
         self._measure(rows, squares, places, unclear)
-        squares, places = _by_value_then_place(squares, places)
+        open_rows = close.any(dim=1).nonzero().flatten()
+        squares[open_rows], places[open_rows] = by_value_then_place(squares[open_rows], places[open_rows])
         squares, places = squares[:, :k], places[:, :k]
 
         if width < len(self.kept):
@@ -139,8 +152,8 @@ class ExactSearch:
                 squares[part], places[part] = self._nearest(rows[part], k, measured, wider)
         return squares, places
 
-    def _candidates(self, points: Tensor, own: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
-        """The `width` smallest |r|^2 - 2 q.r of every row and their places, unordered; a query's own is infinite."""
+    def _candidates(self, points: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The `width` smallest |r|^2 - 2 q.r of every row and their places, unordered."""
         columns = self._columns(width)
         self._prepare(points.dtype)
         references, norms = self.points[points.dtype], self.norms[points.dtype]
@@ -150,16 +163,7 @@ class ExactSearch:
             part = references[start : start + columns]
             values = block[: len(points) * len(part)].view(len(points), len(part))
             torch.addmm(norms[start : start + columns], points, part.T, alpha=-2, out=values)
-            if own is not None:
-                inside = ((own >= start) & (own < start + len(part))).nonzero().flatten()
-                values[inside, own[inside] - start] = math.inf
-            found, at = values.topk(min(width, len(part)), dim=1, largest=False, sorted=False)
-            at += start
-            if best is not None:
-                found, at = torch.cat([best[0], found], dim=1), torch.cat([best[1], at], dim=1)
-                found, chosen = found.topk(min(width, found.shape[1]), dim=1, largest=False, sorted=False)
-                at = at.gather(1, chosen)
-            best = found, at
+            best = smallest(values, width) if best is None else merged(best, values, start)
         assert best is not None  # there is at least one reference
         return best
 
@@ -177,20 +181,9 @@ class ExactSearch:
 
     def _measure(self, rows: Tensor, squares: Tensor, places: Tensor, chosen: Tensor) -> None:
         """Write the exact squared distances of the chosen candidates into `squares`."""
-        at_once = max(1, min(self.chunk_bytes // 32, _PAIR_VALUES) // self.references.shape[1])
+        most = _CPU_PAIR_VALUES if self.queries.device.type == "cpu" else _PAIR_VALUES
+        at_once = max(1, min(self.chunk_bytes // 32, most) // self.references.shape[1])
         for pairs in parts((chosen & squares.isfinite()).nonzero(), size=at_once):
             row, column = pairs.unbind(dim=1)
             left, right = self.queries[rows[row]], self.references[places[row, column]]
             squares[row, column] = pair_distances(left, right, self.unit)
-
-
-def _by_value_then_place(squares: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort every row by value, equal values by place."""
-    squares, order = squares.sort(dim=1)
-    places = places.gather(1, order)
-    tied = (squares[:, 1:] == squares[:, :-1]).any(dim=1).nonzero().flatten()
-    if len(tied):
-        ordered, by_place = places[tied].sort(dim=1)
-        values, by_value = squares[tied].gather(1, by_place).sort(dim=1, stable=True)
-        squares[tied], places[tied] = values, ordered.gather(1, by_value)
-    return squares, places

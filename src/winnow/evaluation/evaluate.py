@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from winnow.errors import DataError
-from winnow.evaluation.blocks import CHUNK_BYTES, ExactSearch
+from winnow.evaluation.blocks import CHUNK_BYTES
 from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, as_pair
-from winnow.evaluation.metrics import count_relevant, metric_names, query_metrics
+from winnow.evaluation.judge import judge
 from winnow.evaluation.result import RetrievalResult
-
-_SHALLOW = 32
 
 
 def retrieval_metrics(
@@ -73,7 +71,7 @@ def evaluate_retrieval(
         gallery_labels: Their classes, shape (N,).
         ks: The ranks of R@k.
         keep: Number of neighbours to keep of every query, cut to the number there are.
-        chunk_bytes: Size of one block of distances; the result does not depend on it.
+        chunk_bytes: The most that one block of distances may take; the result does not depend on it.
 
     Returns:
         The result, on the CPU.
@@ -91,54 +89,22 @@ def evaluate_retrieval(
         queries, references = as_pair(embeddings, gallery)
         query_labels = as_labels(labels, len(queries), queries.device)
         reference_labels = as_labels(gallery_labels, len(references), queries.device, "gallery_labels")
-    names = metric_names(ks)
-    available = len(references) - int(exclude_self)
-    keep = min(as_count(keep, "keep", 0), available)
-
-    relevant = count_relevant(query_labels, reference_labels, exclude_self=exclude_self)
-    per_query = {name: torch.full((len(queries),), torch.nan, dtype=torch.float64) for name in names}
-    neighbours = torch.zeros(len(queries), keep, dtype=torch.int64)
-    distances = torch.zeros(len(queries), keep, dtype=queries.dtype)
-    levels = _levels(ks, keep, available)
-
-    if bool((relevant > 0).any()):
-        depth = min(max(levels[-1], int(relevant.max())), available)
-        finder = ExactSearch(queries, references, depth=depth, exclude_self=exclude_self, chunk_bytes=chunk_bytes)
-        unmet = torch.ones_like(relevant, dtype=torch.bool)
-        reached = torch.zeros_like(relevant)
-        for level in levels:
-            waiting = (unmet & (reached < level)).nonzero().flatten()
-            needs = relevant[waiting].clamp(min=level)
-            needs, order = needs.sort(descending=True, stable=True)  # deep queries together: few pay for depth
-            waiting = waiting[order]
-            while len(waiting):
-                depth = int(needs[0])
-                size = finder.rows_at_once(depth)
-                rows, waiting, needs = waiting[:size], waiting[size:], needs[size:]
-                found, indices = finder.nearest(rows, depth, measured=keep)
-                hits = reference_labels[indices] == query_labels[rows, None]
-                unmet[rows] = ~hits.any(dim=1) & (relevant[rows] > 0)
-                reached[rows] = depth
-                at = rows.cpu()
-                neighbours[at], distances[at] = indices[:, :keep].cpu(), found[:, :keep].cpu()
-                for name, values in query_metrics(hits, relevant[rows], ks).items():
-                    per_query[name][at] = values.cpu()
-
+    keep = min(as_count(keep, "keep", 0), len(references) - exclude_self)
+    judged = judge(
+        queries,
+        query_labels,
+        references,
+        reference_labels,
+        own=torch.arange(len(queries), device=queries.device) if exclude_self else None,
+        ks=ks,
+        keep=keep,
+        chunk_bytes=chunk_bytes,
+    )
     return RetrievalResult(
-        neighbours=neighbours,
-        distances=distances,
+        neighbours=judged.neighbours.cpu(),
+        distances=judged.distances.cpu(),
         query_labels=query_labels.cpu(),
         reference_labels=reference_labels.cpu(),
-        relevant=relevant.cpu(),
-        per_query=per_query,
+        relevant=judged.relevant.cpu(),
+        per_query={name: values.cpu() for name, values in judged.per_query.items()},
     )
-
-
-def _levels(ks: Sequence[int], keep: int, available: int) -> list[int]:
-    """Depths of search, ascending: a query that has met its first hit at one of them needs no deeper one for R@k.
-
-    All that is shallow is done at once, because a second search costs more than some more depth.
-    """
-    shallow = max([1, keep, *(k for k in ks if k <= _SHALLOW)])
-    deeper = sorted(k for k in set(ks) if k > shallow)
-    return list(dict.fromkeys(min(level, available) for level in [shallow, *deeper]))

@@ -30,7 +30,7 @@ def search(
         references: Shape (N, D).
         k: Number of neighbours; cut to the number of references there are.
         exclude_self: Query `i` is reference `i` (so Q = N), and is not its own neighbour. Copies of it are.
-        chunk_bytes: Size of one block of distances; memory stays within a few of these, whatever Q and N.
+        chunk_bytes: The most that one block of distances may take; memory stays within a few of these for any Q and N.
 
     Returns:
         distances: Shape (Q, k), ascending.
@@ -46,9 +46,10 @@ def search(
             f"{len(right)} references; give the same set twice, or leave exclude_self out"
         )
     k = min(as_count(k, "k", 1), len(right) - int(exclude_self))
-    finder = ExactSearch(left, right, depth=k, exclude_self=exclude_self, chunk_bytes=chunk_bytes)
+    every = torch.arange(len(left), device=left.device)
+    finder = ExactSearch(left, right, depth=k, own=every if exclude_self else None, chunk_bytes=chunk_bytes)
     distances = left.new_empty(len(left), k)
     indices = torch.empty(len(left), k, dtype=torch.int64, device=left.device)
-    for rows in parts(torch.arange(len(left), device=left.device), size=finder.rows_at_once(k)):
+    for rows in parts(every, size=finder.rows_at_once(k)):
         distances[rows], indices[rows] = finder.nearest(rows, k, measured=k)
     return distances, indices
