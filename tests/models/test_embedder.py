@@ -218,7 +218,7 @@ def test_a_local_weight_file_is_loaded_and_a_foreign_one_refused(tmp_path: Path,
 
     with pytest.warns(UserWarning, match="random"):
         source = build_backbone(BackboneConfig(name="resnet20", weights="random"))
-    state = {k: v.clone() for k, v in source.network.state_dict().items()}
+    state = {k: v.contiguous() for k, v in source.network.state_dict().items()}
     file = tmp_path / f"w{suffix}"
     save_file(state, file) if suffix == ".safetensors" else torch.save({"state_dict": state}, file)
     loaded = build_backbone(BackboneConfig(name="resnet20", weights=str(file)))

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.conftest import TINY, MakeFolder
+from tests.training.test_trainer import StopAfter, separable, small_config
 from winnow.functional import gsp
 from winnow.losses import LOSSES, ZeroShotRegularisation
-from winnow.training import RunFolder, load_config, run_training
+from winnow.models import Head
+from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
+from winnow.training.lane import Lane
+from winnow.training.learner import build_learner
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -75,3 +84,156 @@ def test_training_on_the_gpu(make_folder: MakeFolder, tmp_path: Path, train: str
     assert result["machine"]["gpu"]
     assert result["prototypes_ready"] or result["best_step"] == 0
     assert json.loads(folder.result_file.read_text())["metrics"]["test"]["MAP@R"] > 0
+
+
+# Captured steps.
+
+
+def trainer_on(device: str, *words: str, folder: RunFolder | None = None, monitor: Monitor | None = None) -> Trainer:
+    config = small_config(*words)
+    config.train.device = device  # type: ignore[assignment]
+    torch.manual_seed(config.seed)
+    learner = build_learner(config, Head(16, config.dim, config.pooling), num_classes=10)
+    inputs = [separable(10, 6, seed=0), separable(6, 6, seed=1)]
+    for each in inputs:
+        each.device = torch.device(device)
+        each.maps = each.maps.to(device)
+    return Trainer(config, learner, *inputs, folder=folder, monitor=monitor)
+
+
+def learned(trainer: Trainer) -> Tensor:
+    return torch.cat([p.detach().cpu().flatten() for p in trainer.learner.parameters()])
+
+
+@pytest.mark.parametrize("words", [["pooling=gap"], ["zsr=0.2", "pooling.memory=100"], ["zsr=0.2", "loss=triplet"]])
+def test_replayed_training_equals_computed_training_and_that_of_the_cpu(words: list[str]) -> None:
+    graphed, eager = (trainer_on("cuda", *words, f"train.graph={flag}") for flag in ("true", "false"))
+    cpu = trainer_on("cpu", *words, "train.graph=false")
+    for trainer in (graphed, eager, cpu):
+        trainer.fit()
+    assert graphed._one._replays
+    assert len(graphed.progress.history) == len(eager.progress.history)
+    for a, b in zip(graphed.progress.history, eager.progress.history, strict=True):
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-3)
+    torch.testing.assert_close(learned(graphed), learned(eager), rtol=1e-3, atol=1e-4)
+    if words == ["pooling=gap"]:  # no random numbers, which differ between devices
+        torch.testing.assert_close(learned(graphed), learned(cpu), rtol=1e-2, atol=1e-3)
+
+
+def test_the_loop_never_waits_for_the_device() -> None:
+    trainer = trainer_on("cuda", "zsr=0.2", "pooling.memory=100")
+    trainer.wrapped.train()
+    with trainer.lane.entered():
+        for step in range(20):  # both phases are captured by then
+            trainer._step(step)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step in range(20, 30):
+                trainer._step(step)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(trainer._one._replays) == 2
+    trainer._check()
+
+
+def drawing(lane: Lane) -> tuple[Callable[[int], Tensor], Callable[[int], Tensor]]:
+    """Return the same draws computed and replayed, as functions of the seed."""
+    place, noise = torch.zeros(3, 1000, device="cuda"), torch.ones(1000, device="cuda")
+
+    def draw() -> None:
+        place[0] = torch.randperm(1000, device="cuda").float()
+        place[1] = nn.functional.dropout(noise)
+        place[2] = torch.rand(1000, device="cuda")
+
+    def computed(seed: int) -> Tensor:
+        with lane.entered():
+            torch.manual_seed(seed)
+            draw()
+            return place.clone()
+
+    with lane.entered():
+        draw()
+        replay = lane.capture(draw)
+
+    def replayed(seed: int) -> Tensor:
+        with lane.entered():
+            torch.manual_seed(seed)
+            replay()
+            return place.clone()
+
+    return computed, replayed
+
+
+def test_replayed_draws_are_functions_of_the_seed_also_side_by_side() -> None:
+    lanes = [Lane(torch.device("cuda")) for _ in range(3)]
+    made = [drawing(lane) for lane in lanes]
+    alone = {(i, seed): made[i][0](seed) for i in range(3) for seed in range(20)}
+    torch.cuda.synchronize()
+    found = {(i, seed): made[i][1](seed + i) for seed in range(19) for i in range(2)}
+    torch.cuda.synchronize()
+    for (i, seed), value in found.items():
+        assert torch.equal(value, alone[i, seed + i]), (i, seed)
+    assert not torch.equal(alone[0, 0], alone[0, 1])
+
+
+def test_a_lane_leaves_the_generator_as_it_was() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4, device="cuda")
+    torch.manual_seed(3)
+    lane = Lane(torch.device("cuda"))
+    with lane.entered():
+        torch.manual_seed(7)
+        torch.rand(4, device="cuda")
+    assert torch.equal(torch.rand(4, device="cuda"), expected)
+
+
+@pytest.mark.parametrize(("first", "second"), [("cuda", "cuda"), ("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_run_is_resumed_on_this_device_or_another(tmp_path: Path, first: str, second: str) -> None:
+    folder = RunFolder(tmp_path / "run")
+    words = ("zsr=0.2", "train.device=auto")
+    broken = trainer_on(first, *words, folder=folder, monitor=StopAfter(13))
+    folder.create(broken.config)
+    with pytest.raises(RuntimeError, match="crash"):
+        broken.fit()
+    resumed = trainer_on(second, *words, folder=folder)
+    resumed.config.train.device = broken.config.train.device
+    resumed.restore()
+    resumed.fit()
+    whole = trainer_on(second, *words)
+    whole.fit()
+    assert resumed.progress.step == whole.progress.step
+    if first == second:
+        torch.testing.assert_close(learned(resumed), learned(whole), rtol=1e-3, atol=1e-4)
+
+
+WAITS = """
+import torch
+from tests.training.test_cuda import trainer_on
+from winnow.errors import TrainingError
+trainer = trainer_on("cuda", "pooling=gap")
+loss = trainer.learner.loss.forward
+trainer.learner.loss.forward = lambda *a: loss(*a) * float(torch.ones((), device="cuda").item())
+try:
+    trainer.fit()
+except TrainingError as error:
+    assert "train.graph=false" in str(error), error
+    print("told")
+"""
+
+
+def test_a_step_that_waits_says_how_to_train_without_graphs() -> None:
+    # In a process of its own, because a broken capture leaves CUDA in an odd state.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
+    run = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, env=environment)
+    assert "told" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_whole_network_in_a_graph_learns_as_without(make_folder: MakeFolder, tmp_path: Path, compiled: bool) -> None:
+    words = [f"data={make_folder()}", *TINY, "backbone.train=full", "zsr=0.1", "train.device=cuda"]
+    graphed = RunFolder(tmp_path / "graphed")
+    run_training(load_config(None, [*words, f"train.compile={str(compiled).lower()}"]), graphed)
+    eager = RunFolder(tmp_path / "eager")
+    run_training(load_config(None, [*words, "train.graph=false"]), eager)
+    for a, b in zip(graphed.read_history(), eager.read_history(), strict=True):
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=5e-2, abs=1e-3)

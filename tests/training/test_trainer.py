@@ -19,8 +19,10 @@ from winnow.models import Head
 from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
 from winnow.training.config import Config
 from winnow.training.inputs import FeatureInputs
-from winnow.training.learner import FiniteWatch, build_learner, count_parameters, parameter_groups
+from winnow.training.lane import finish
+from winnow.training.learner import build_learner, count_parameters, parameter_groups
 from winnow.training.prepare import resolve_config
+from winnow.training.step import FiniteWatch
 from winnow.training.trainer import seed_everything
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -67,7 +69,7 @@ def test_training_improves_validation_and_ends_with_the_best_weights() -> None:
     first, values = progress.history[0]["val/MAP@R"], [e["val/MAP@R"] for e in progress.history]
     assert progress.best == max(values) > first + 0.05
     trainer.progress.history.clear()
-    trainer._validate({}, time.perf_counter())
+    finish(trainer._validate({}, time.perf_counter()))
     assert trainer.progress.history[0]["val/MAP@R"] == pytest.approx(progress.best)
 
 
@@ -178,7 +180,7 @@ def test_the_seed_reaches_the_generators_of_numpy_and_python() -> None:
 def test_the_finite_watch_keeps_the_first_bad_step() -> None:
     watch = FiniteWatch(torch.device("cpu"))
     for step, value in enumerate([1.0, float("inf"), 2.0, float("nan")]):
-        watch.update(step, torch.tensor(value))
+        watch.update(torch.tensor(step), torch.tensor(value))
     assert watch.first_bad_step() == 1
     assert FiniteWatch(torch.device("cpu")).first_bad_step() is None
 

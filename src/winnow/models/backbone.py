@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class Backbone(nn.Module):
         self.network, self.level, self.width = network, level, width
         self.freeze_batch_norm = freeze_batch_norm
         self.frozen = False
+        self._compiled: Callable[[Tensor], Tensor] | None = None
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions are fastest so
         self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1), persistent=False)
         if freeze_batch_norm:
@@ -60,6 +63,15 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the local features of a batch of images."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        compute = self._compiled if self._compiled is not None and self.training else self._features
+        return compute(images)
+
+    def compile_training(self) -> None:
+        """Compile what training calls; judging, with its batches of other sizes, stays as it is."""
+        self._compiled = torch.compile(self._features, dynamic=False)
+
+    def _features(self, images: Tensor) -> Tensor:
         x = (images - self.mean) / self.std
         network: Any = self.network
         if isinstance(network, ResNetCifar):

@@ -83,6 +83,10 @@ class TrainConfig(Section):
     )
     patience: int = Field(15, ge=1, description="validations without a better MAP@R before training stops")
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field("32-true", description="arithmetic")
+    graph: bool | None = Field(
+        None, description="replay steps from a CUDA graph; default on a GPU, but not with 16-mixed"
+    )
+    compile: bool = Field(False, description="compile the backbone for training: minutes at the start, faster steps")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto takes a GPU if any")
     eval_batch: int = Field(128, ge=1, description="images embedded at a time in validation")
     tensorboard: bool = Field(False, description="write TensorBoard logs too (needs the tensorboard extra)")

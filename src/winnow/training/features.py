@@ -44,14 +44,13 @@ def compute_features(
 
     `allocate` makes the float32 tensor of a shape that they are written into, piece by piece.
     """
-    backbone.to(device).to(memory_format=torch.channels_last).freeze()  # type: ignore[call-overload]
+    backbone.to(device).freeze()
     batch = 8 if device.type == "cpu" else 128  # larger ones leave a CPU's caches and are several times slower
     count = len(inputs.labels)
     maps: Tensor | None = None
     for start in range(0, count, batch):
         stop = min(start + batch, count)
-        images = inputs.test(range(start, stop)).contiguous(memory_format=torch.channels_last)
-        part = backbone(images).float().cpu()
+        part = backbone(inputs.test(range(start, stop))).float().cpu()
         if maps is None:
             maps = allocate((count, *part.shape[1:]))
         maps[start:stop] = part

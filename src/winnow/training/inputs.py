@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from winnow.data import Crops, ImageStore, Labels
+from winnow.data.memory import free_device
 
 
 class Inputs(Protocol):
@@ -20,8 +21,11 @@ class Inputs(Protocol):
         """Return the image's name, for messages."""
         ...
 
-    def train(self, indices: ArrayLike, generator: torch.Generator) -> Tensor:
-        """Return a training batch; what is random in it comes from the generator."""
+    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+        """Return a training batch; what is random in it comes from the generator.
+
+        Given `out`, an earlier batch, the new one takes its place. Nothing here may wait for the device.
+        """
         ...
 
     def test(self, indices: ArrayLike) -> Tensor:
@@ -40,9 +44,9 @@ class CropInputs:
         """Return the image's name."""
         return self.store.name(index)
 
-    def train(self, indices: ArrayLike, generator: torch.Generator) -> Tensor:
+    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
         """Return random crops (B, 3, h, w)."""
-        return self.crops.train(self.store, indices, generator)
+        return self.crops.train(self.store, indices, generator, out)
 
     def test(self, indices: ArrayLike) -> Tensor:
         """Return centre crops (B, 3, h, w)."""
@@ -53,24 +57,30 @@ class FeatureInputs:
     """Feature maps (N, C, h, w) or tokens (N, n, C) that a frozen backbone made once.
 
     Args:
-        maps: On the CPU; may be mapped from disk.
+        maps: On the CPU; may be mapped from disk. They are moved to the device if they fit with room to spare.
         labels: (N,).
         names: One per image.
         device: Where batches are wanted.
     """
 
     def __init__(self, maps: Tensor, labels: Labels, names: list[str], device: torch.device) -> None:
-        self.maps, self.labels, self.names, self.device = maps, labels, names, device
+        self.maps = maps.to(device) if maps.nbytes < 0.4 * free_device(device) else maps
+        self.labels, self.names, self.device = labels, names, device
 
     def name(self, index: int) -> str:
         """Return the image's name."""
         return self.names[index]
 
-    def train(self, indices: ArrayLike, generator: torch.Generator) -> Tensor:
+    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
         """Return the maps of some images; nothing about them is random."""
-        return self.test(indices)
+        maps = self.test(indices)
+        return maps if out is None else out.copy_(maps)
 
     def test(self, indices: ArrayLike) -> Tensor:
         """Return the maps of some images."""
         rows = torch.as_tensor(indices, dtype=torch.int64)
-        return self.maps.index_select(0, rows).to(self.device, non_blocking=True)
+        if self.device.type == "cpu":
+            return self.maps.index_select(0, rows)
+        if self.maps.device.type == "cpu":
+            return self.maps.index_select(0, rows).pin_memory().to(self.device, non_blocking=True)
+        return self.maps.index_select(0, rows.pin_memory().to(self.device, non_blocking=True))

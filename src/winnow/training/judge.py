@@ -13,11 +13,11 @@ from winnow.data.store import Progress
 from winnow.evaluation import RetrievalResult, evaluate_retrieval
 from winnow.pooling.base import as_tokens
 from winnow.training.inputs import Inputs
+from winnow.training.lane import Work, finish
 
 Autocast = Callable[[], AbstractContextManager[None]]
 
 
-@torch.no_grad()
 def collect(
     model: nn.Module,
     inputs: Inputs,
@@ -27,16 +27,29 @@ def collect(
     progress: Progress | None = None,
 ) -> Tensor:
     """Return what a model makes of all inputs (N, dim), in inference mode."""
+    return finish(collecting(model, inputs, batch=batch, autocast=autocast, progress=progress))
+
+
+def collecting(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    batch: int = 128,
+    autocast: Autocast = nullcontext,
+    progress: Progress | None = None,
+) -> Work[Tensor]:
+    """Do what `collect` does in pieces, a batch each."""
     mode = model.training
     model.eval()
     count = len(inputs.labels)
     parts = []
     for start in range(0, count, batch):
         stop = min(start + batch, count)
-        with autocast():
+        with torch.inference_mode(), autocast():
             parts.append(model(inputs.test(range(start, stop))).float())
         if progress is not None:
             progress(stop, count)
+        yield
     model.train(mode)
     return torch.cat(parts)
 
@@ -51,7 +64,21 @@ def judge(
     progress: Progress | None = None,
 ) -> RetrievalResult:
     """Embed inputs to unit length and retrieve each among the others."""
-    embeddings = normalize(collect(model, inputs, batch=batch, autocast=autocast, progress=progress), dim=1)
+    return finish(judging(model, inputs, batch=batch, keep=keep, autocast=autocast, progress=progress))
+
+
+def judging(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    batch: int = 128,
+    keep: int = 0,
+    autocast: Autocast = nullcontext,
+    progress: Progress | None = None,
+) -> Work[RetrievalResult]:
+    """Do what `judge` does in pieces, a batch each."""
+    embedded = yield from collecting(model, inputs, batch=batch, autocast=autocast, progress=progress)
+    embeddings = normalize(embedded, dim=1)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     return evaluate_retrieval(embeddings, labels, keep=keep)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
@@ -94,21 +93,3 @@ def count_parameters(module: nn.Module) -> dict[str, int]:
     """Count the parameters that are trained and those that are not."""
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     return {"trained": trained, "frozen": sum(p.numel() for p in module.parameters()) - trained}
-
-
-class FiniteWatch:
-    """Remembers the first step with a number that was not finite, without waiting for the device at every step."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._first = torch.full((), torch.iinfo(torch.int64).max, dtype=torch.int64, device=device)
-
-    def update(self, step: int, *values: Tensor) -> None:
-        """Note the numbers of one step: its loss, the norm of its gradient."""
-        finite = torch.stack([value.detach().isfinite().all().to(self._first.device) for value in values]).all()
-        seen = torch.where(finite, torch.iinfo(torch.int64).max, step)
-        self._first = torch.minimum(self._first, seen)
-
-    def first_bad_step(self) -> int | None:
-        """Return the first step with a number that was not finite; waits for the device."""
-        step = int(self._first)
-        return None if step == torch.iinfo(torch.int64).max else step

@@ -15,12 +15,15 @@ from torch import Tensor
 from winnow.data import MPerClassSampler
 from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.files import write_text
+from winnow.models import Embedder
 from winnow.training.config import Config
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import Inputs
-from winnow.training.judge import judge
-from winnow.training.learner import FiniteWatch, Learner, parameter_groups
+from winnow.training.judge import judging
+from winnow.training.lane import Lane, Work, finish
+from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
+from winnow.training.step import Step
 
 MIN_DELTA = 1e-5  # a validation must be better by this much, as in the documents' runs
 
@@ -84,66 +87,72 @@ class Trainer:
         settings = config.train
         self.fabric = make_fabric(config)
         self.device = self.fabric.device
+        self.lane = Lane(self.device)
+        self.graphed = wants_graph(config, self.device)
         learner.to(self.device)
+        if settings.compile and isinstance(learner.model, Embedder):
+            learner.model.backbone.compile_training()
         assert settings.lr is not None, "resolve_config sets the learning rate"
         assert settings.eval_every is not None, "and the time of validations"
         self.eval_every = settings.eval_every
         groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
         # A fused step unscales 16-bit gradients itself, too late for them to be clipped.
-        fused = self.device.type == "cuda" and settings.precision != "16-mixed"
-        optimizer = torch.optim.Adam(groups, lr=settings.lr, weight_decay=settings.weight_decay, fused=fused)
+        self._way = {"fused": self.device.type == "cuda" and not scaled(config), "capturable": self.graphed}
+        optimizer = torch.optim.Adam(
+            groups, lr=settings.lr, weight_decay=settings.weight_decay,
+            fused=self._way["fused"], capturable=self._way["capturable"],
+        )  # fmt: skip
         classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty one
         self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
-        self.labels = torch.from_numpy(train.labels).to(self.device)
         self.wrapped, self.optimizer = self.fabric.setup(learner, optimizer)
+        self._one = Step(
+            self.fabric, self.wrapped, self.optimizer, clip=settings.clip, watch_norm=not scaled(config),
+            capture=self.lane.capture if self.graphed else None,
+        )  # fmt: skip
         self.progress = RunState()
         self.best_state: dict[str, Tensor] = {}
 
     def fit(self) -> RunState:
         """Train to the early stop or the last step, then put the best weights into the learner."""
+        return finish(self.pieces())
+
+    def pieces(self) -> Work[RunState]:
+        """Do what `fit` does in pieces, a step or a batch of a validation each, so that several runs can take turns."""
+        return self.lane.drive(self._fit())
+
+    def _fit(self) -> Work[RunState]:
         settings, progress = self.config.train, self.progress
-        watch = FiniteWatch(self.device)
         started = time.perf_counter() - progress.seconds
         if not progress.history:
-            self._validate({}, started)
-        sums: dict[str, Tensor] = {}
+            yield from self._validate({}, started)
         self.wrapped.train()
         while progress.step < settings.steps and progress.stalled < settings.patience:
-            losses, norm = self._step(progress.step)
-            watch.update(progress.step, losses["loss"], norm)
-            for name, value in losses.items():
-                sums[name] = sums.get(name, torch.zeros((), device=self.device)) + value.detach()
+            self._step(progress.step)
             progress.step += 1
             self.monitor.step(progress.step)
             if progress.step % self.eval_every == 0 or progress.step == settings.steps:
-                self._check(watch)
-                steps = progress.step - self._saved_step()
-                self._validate({name: float(value) / steps for name, value in sums.items()}, started)
-                sums = {}
+                self._check()
+                losses = self._one.read_losses(progress.step - self._saved_step())
+                yield from self._validate(losses, started)
+            yield
         self.learner.load_state_dict(self.best_state)
         return progress
 
-    def _step(self, step: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one step; return the terms of the loss and the norm of the gradient."""
+    def _step(self, step: int) -> None:
+        """Take one step; on a GPU it is only begun."""
         seed = step_seed(self.config.seed, step)
         seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
         indices = self.sampler.batch(step)
-        inputs = self.train.train(indices, generator)
-        losses: dict[str, Tensor] = self.wrapped(inputs, self.labels[torch.from_numpy(indices).to(self.device)])
-        self.fabric.backward(losses["loss"])
-        norm = self.fabric.clip_gradients(
-            self.wrapped, self.optimizer, max_norm=self.config.train.clip, error_if_nonfinite=False
-        )
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        # A scaler of 16-bit gradients skips steps that overflow; they are no failure.
-        return losses, torch.zeros(()) if norm is None or self.config.train.precision == "16-mixed" else norm
+        self._one.take(step, lambda out: self.train.train(indices, generator, out), self.train.labels[indices])
+        self.lane.pace()
 
-    def _validate(self, losses: dict[str, float], started: float) -> None:
+    def _validate(self, losses: dict[str, float], started: float) -> Work[None]:
         """Judge the validation classes, note whether that is the best so far, and write a checkpoint."""
         progress = self.progress
-        result = judge(self.learner.model, self.val, batch=self.config.train.eval_batch, autocast=self.fabric.autocast)
+        result = yield from judging(
+            self.learner.model, self.val, batch=self.config.train.eval_batch, autocast=self.fabric.autocast
+        )
         metrics = result.metrics()
         progress.seconds = time.perf_counter() - started
         entry = {"step": progress.step, "seconds": round(progress.seconds, 3), **losses}
@@ -163,10 +172,11 @@ class Trainer:
             self.folder.write_history(progress.history)
         self.monitor.validated(entry, improved)
 
-    def _check(self, watch: FiniteWatch) -> None:
-        step = watch.first_bad_step()
+    def _check(self) -> None:
+        """Stop if a step was not finite; waits for the device."""
+        step = self._one.watch.first_bad_step()
         if step is None:
-            if all(bool(p.isfinite().all()) for p in self.learner.parameters()):
+            if bool(torch.stack([p.isfinite().all() for p in self.learner.parameters()]).all()):
                 return
             step = self.progress.step - 1  # only the last update can have done it unseen
         names = [self.train.name(int(i)) for i in self.sampler.batch(step)]
@@ -212,6 +222,8 @@ class Trainer:
             raise ModelError(f"{self.folder.checkpoint_file} was made by another config; resume with its own")
         try:
             self.learner.load_state_dict(state["learner"])
+            for group in state["optimizer"]["param_groups"]:
+                group.update(self._way)  # the checkpoint may come from another kind of device
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             first = str(error).splitlines()[0]
@@ -220,6 +232,23 @@ class Trainer:
         self.progress = RunState(**state["progress"])
         self.best_state = {key: value.to(self.device) for key, value in best.items()}
         self.folder.write_history(self.progress.history)
+
+
+def scaled(config: Config) -> bool:
+    """Whether gradients are scaled to fit 16 bits, and steps skipped where they do not."""
+    return config.train.precision == "16-mixed"
+
+
+def wants_graph(config: Config, device: torch.device) -> bool:
+    """Whether steps are replayed from CUDA graphs: if asked for, and by default wherever they can be.
+
+    Raises:
+        ConfigError: where they are asked for and cannot be.
+    """
+    possible = device.type == "cuda" and not scaled(config)  # a scaler looks at every step's gradients on the host
+    if config.train.graph and not possible:
+        raise ConfigError("train.graph=true needs a GPU and a precision other than 16-mixed; leave it out")
+    return possible if config.train.graph is None else config.train.graph
 
 
 def make_fabric(config: Config) -> Fabric:

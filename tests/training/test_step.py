@@ -1,0 +1,109 @@
+"""The step as a unit: captured or not, it is the same training. Here the recorder is a stand-in; see test_cuda.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from tests.training.test_trainer import make_trainer, same, small_config, weights
+from winnow.errors import ConfigError
+from winnow.training import Trainer
+from winnow.training.lane import Lane, finish
+from winnow.training.step import WARM_UP, Step
+from winnow.training.trainer import wants_graph
+
+
+class Recorder:
+    """Records work as a CUDA graph would: not done when recorded, and replayed with modules told it is captured."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.recorded = self.replayed = 0
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            with self.monkeypatch.context() as capture:
+                capture.setattr("winnow.pooling.gsp._is_capturing", lambda _: True)
+                work()
+
+        return replay
+
+
+def recorded(trainer: Trainer, recorder: Recorder) -> Trainer:
+    trainer._one = Step(trainer.fabric, trainer.wrapped, trainer.optimizer, clip=10.0, capture=recorder)
+    return trainer
+
+
+@pytest.mark.parametrize("words", [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "pooling.memory=100"]])
+def test_replayed_training_equals_computed_training(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    plain, recorder = make_trainer(small_config(*words)), Recorder(monkeypatch)
+    replayed = recorded(make_trainer(small_config(*words)), recorder)
+    for trainer in (plain, replayed):
+        trainer.fit()
+    assert same(weights(plain), weights(replayed))
+    for a, b in zip(plain.progress.history, replayed.progress.history, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    # A memory of 100 takes 9 steps of 12 to fill: the phase before is long enough to be captured too.
+    phases = 2 if "pooling.memory=100" in words else 1
+    warm = 2 if words == ["zsr=0.2"] else WARM_UP * (phases - 1)
+    assert recorder.recorded == phases
+    assert recorder.replayed == 30 - WARM_UP - warm
+
+
+def test_the_batch_is_written_into_the_place_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = recorded(make_trainer(small_config("pooling=gap")), Recorder(monkeypatch))
+    trainer.wrapped.train()
+    trainer._step(0)
+    place = trainer._one._inputs
+    assert place is not None
+    for step in range(1, 6):
+        trainer._step(step)
+        assert trainer._one._inputs is place
+        assert torch.equal(place, trainer.train.test(trainer.sampler.batch(step)))
+
+
+def test_graphs_need_a_gpu() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert not wants_graph(small_config(), cpu)
+    assert wants_graph(small_config(), gpu)
+    assert not wants_graph(small_config("train.graph=false"), gpu)
+    assert not wants_graph(small_config("train.precision=16-mixed"), gpu)
+    for words, device in ((["train.graph=true"], cpu), (["train.graph=true", "train.precision=16-mixed"], gpu)):
+        with pytest.raises(ConfigError, match="leave it out"):
+            wants_graph(small_config(*words), device)
+
+
+def test_work_in_pieces_returns_what_it_makes() -> None:
+    def work() -> Iterator[None]:
+        done.append(1)
+        yield
+        done.append(2)
+        return "made"
+
+    done: list[int] = []
+    pieces = Lane(torch.device("cpu")).drive(work())  # type: ignore[arg-type]
+    next(pieces)
+    assert done == [1]
+    assert finish(pieces) == "made"
+    assert done == [1, 2]
+
+
+def test_compiling_changes_training_only_by_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from winnow.models import Backbone
+
+    called = []
+    monkeypatch.setattr(torch, "compile", lambda work, **_: lambda x: called.append(len(x)) or work(x))
+    backbone = Backbone(torch.nn.Identity(), level=None, width=3)
+    backbone.network.forward_features = lambda x: x  # type: ignore[operator]
+    images = torch.rand(2, 3, 4, 4)
+    plain = backbone(images)
+    backbone.compile_training()
+    assert torch.equal(backbone(images), plain)
+    assert called == [2]
+    backbone.eval()(images)
+    assert called == [2]
