@@ -16,13 +16,14 @@ Array: TypeAlias = Tensor | np.ndarray[Any, np.dtype[Any]]
 _INT64_MAX = 2**63 - 1
 
 
-def as_embeddings(values: Array, name: str = "embeddings") -> Tensor:
+def as_embeddings(values: Array, name: str = "embeddings", *, empty: bool = False) -> Tensor:
     """Return `values` as a float32 (or, if given so, float64) tensor of shape (N, D).
 
     float16 and bfloat16 become float32 without loss.
 
     Raises:
-        DataError: for a wrong shape or type, an empty array, NaN or infinite entries.
+        DataError: for a wrong shape or type, an empty array, NaN or infinite entries; an array of no rows is let
+            through if `empty`.
     """
     tensor = _as_tensor(values, name)
     if tensor.ndim != 2:
@@ -32,7 +33,7 @@ def as_embeddings(values: Array, name: str = "embeddings") -> Tensor:
         )
     if not tensor.is_floating_point():
         raise DataError(f"{name} holds {tensor.dtype}, but floats are needed; convert it with .float()")
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 and not (empty and tensor.shape[1]):
         raise DataError(f"{name} is empty (shape {tuple(tensor.shape)}); give at least one row and one column")
     if tensor.dtype != torch.float64:
         tensor = tensor.float()
