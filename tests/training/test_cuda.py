@@ -111,7 +111,7 @@ def test_replayed_training_equals_computed_training_and_that_of_the_cpu(words: l
     cpu = trainer_on("cpu", *words, "train.graph=false")
     for trainer in (graphed, eager, cpu):
         trainer.fit()
-    assert graphed._one._replays
+    assert graphed.one_step._replays
     assert len(graphed.progress.history) == len(eager.progress.history)
     for a, b in zip(graphed.progress.history, eager.progress.history, strict=True):
         assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-3)
@@ -125,14 +125,14 @@ def test_the_loop_never_waits_for_the_device() -> None:
     trainer.wrapped.train()
     with trainer.lane.entered():
         for step in range(20):  # both phases are captured by then
-            trainer._step(step)
+            trainer.take_step(step)
         torch.cuda.set_sync_debug_mode("error")
         try:
             for step in range(20, 30):
-                trainer._step(step)
+                trainer.take_step(step)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert len(trainer._one._replays) == 2
+    assert len(trainer.one_step._replays) == 2
     trainer._check()
 
 

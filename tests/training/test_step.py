@@ -35,7 +35,7 @@ class Recorder:
 
 
 def recorded(trainer: Trainer, recorder: Recorder) -> Trainer:
-    trainer._one = Step(trainer.fabric, trainer.wrapped, trainer.optimizer, clip=10.0, capture=recorder)
+    trainer.one_step = Step(trainer.fabric, trainer.wrapped, trainer.optimizer, clip=10.0, capture=recorder)
     return trainer
 
 
@@ -58,12 +58,12 @@ def test_replayed_training_equals_computed_training(monkeypatch: pytest.MonkeyPa
 def test_the_batch_is_written_into_the_place_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = recorded(make_trainer(small_config("pooling=gap")), Recorder(monkeypatch))
     trainer.wrapped.train()
-    trainer._step(0)
-    place = trainer._one._inputs
+    trainer.take_step(0)
+    place = trainer.one_step._inputs
     assert place is not None
     for step in range(1, 6):
-        trainer._step(step)
-        assert trainer._one._inputs is place
+        trainer.take_step(step)
+        assert trainer.one_step._inputs is place
         assert torch.equal(place, trainer.train.test(trainer.sampler.batch(step)))
 
 

@@ -110,6 +110,10 @@ class Step:
         for module in self._advancing:
             module.advance()
 
+    def again(self) -> None:
+        """Repeat the captured step on the batch that is in place, as a benchmark of fixed tensors does."""
+        self._replays[tuple(module.phase for module in self._advancing)]()
+
     def read_losses(self, steps: int) -> dict[str, float]:
         """Return the mean of every term over the last steps and begin anew; waits for the device."""
         if not self._sums:

@@ -105,7 +105,7 @@ class Trainer:
         classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty one
         self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
         self.wrapped, self.optimizer = self.fabric.setup(learner, optimizer)
-        self._one = Step(
+        self.one_step = Step(
             self.fabric, self.wrapped, self.optimizer, clip=settings.clip, watch_norm=not scaled(config),
             capture=self.lane.capture if self.graphed else None,
         )  # fmt: skip
@@ -127,24 +127,24 @@ class Trainer:
             yield from self._validate({}, started)
         self.wrapped.train()
         while progress.step < settings.steps and progress.stalled < settings.patience:
-            self._step(progress.step)
+            self.take_step(progress.step)
             progress.step += 1
             self.monitor.step(progress.step)
             if progress.step % self.eval_every == 0 or progress.step == settings.steps:
                 self._check()
-                losses = self._one.read_losses(progress.step - self._saved_step())
+                losses = self.one_step.read_losses(progress.step - self._saved_step())
                 yield from self._validate(losses, started)
             yield
         self.learner.load_state_dict(self.best_state)
         return progress
 
-    def _step(self, step: int) -> None:
+    def take_step(self, step: int) -> None:
         """Take one step; on a GPU it is only begun."""
         seed = step_seed(self.config.seed, step)
         seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
         indices = self.sampler.batch(step)
-        self._one.take(step, lambda out: self.train.train(indices, generator, out), self.train.labels[indices])
+        self.one_step.take(step, lambda out: self.train.train(indices, generator, out), self.train.labels[indices])
         self.lane.pace()
 
     def _validate(self, losses: dict[str, float], started: float) -> Work[None]:
@@ -174,7 +174,7 @@ class Trainer:
 
     def _check(self) -> None:
         """Stop if a step was not finite; waits for the device."""
-        step = self._one.watch.first_bad_step()
+        step = self.one_step.watch.first_bad_step()
         if step is None:
             if bool(torch.stack([p.isfinite().all() for p in self.learner.parameters()]).all()):
                 return
