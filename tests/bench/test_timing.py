@@ -43,7 +43,7 @@ def test_peak_memory_sees_what_is_freed_again() -> None:
     peak = peak_memory(lambda: torch.ones(size // 4).sum().item(), CPU)
     if peak is None:
         pytest.skip("this system keeps no peak of resident memory")
-    assert size <= peak < 1.3 * size
+    assert 0.95 * size < peak < 1.3 * size  # the kernel counts in batches
     assert (peak_memory(lambda: None, CPU) or 0) < size // 10
 
 

@@ -1,4 +1,4 @@
-"""The command line: `winnow demo | train | evaluate | explain | config`."""
+"""The command line: `winnow demo | train | evaluate | explain | config | bench`."""
 
 from winnow.cli.main import run
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import winnow
+from winnow.cli import bench
 from winnow.cli.config import config
 from winnow.cli.demo import demo
 from winnow.cli.evaluate import evaluate
@@ -51,6 +52,11 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
 for command in (demo, train, evaluate, explain, config):
     app.command()(interruptible(command))
+
+benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)
+for timed in bench.COMMANDS:
+    benches.command()(interruptible(timed))
+app.add_typer(benches)
 
 
 def _version(value: bool) -> None:
