@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from winnow.data import ImageStore, Ragged, read_folder, resize_short
+from winnow.data import ImageStore, Ragged, StoreView, read_folder, resize_short
 from winnow.data import store as store_module
 from winnow.errors import ConfigError, DataError
 
@@ -149,3 +149,39 @@ def test_gather_on_a_gpu(arrays, noise, cache: str) -> None:
     expected = ImageStore(images, resize=8, cache="ram").gather([5, 0, 3])
     for found, image in zip(batch.images(), expected.images(), strict=True):
         assert torch.equal(found.cpu(), image)
+
+
+@pytest.mark.parametrize("cache", ["ram", "none"])
+def test_views_hold_the_images_of_subsets(arrays, noise, cache: str) -> None:
+    images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)], [0, 0, 1, 1, 2, 2])
+    subset = images.of_classes([2, 0]).of_classes([1])  # class 0, by way of two subsets
+    store = ImageStore(images, resize=8, cache=cache)
+    view, own = StoreView(store, subset), ImageStore(subset, resize=8)
+    assert len(view) == len(own) == 2
+    assert view.labels.tolist() == own.labels.tolist() == [0, 0]
+    assert [view.name(i) for i in range(2)] == ["array 0", "array 1"]
+    for a, b in zip(as_arrays(view.gather([1, 0])), as_arrays(own.gather([1, 0])), strict=True):
+        assert np.array_equal(a, b)
+    with pytest.raises(IndexError, match="within 0-1"):
+        view.gather([2])
+    with pytest.raises(ValueError, match="no part of the store"):
+        StoreView(store, arrays([noise(4, 4)]))
+
+
+def test_a_view_tells_what_its_store_left_out(tmp_path: Path, write) -> None:
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        write(name)
+    (tmp_path / "b/2.png").write_text("broken")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/1.png").write_text("broken")
+    images = read_folder(tmp_path)
+    store = ImageStore(images, resize=4, on_error="skip")
+    a, b, c = (images.of_classes([label]) for label in range(3))
+    assert StoreView(store, a).skipped == []
+    view = StoreView(store, b, strict=False)
+    assert view.skipped == [("b/2.png", "it is not an image Pillow knows")]
+    assert view.name(0) == "b/1.png"
+    with pytest.raises(DataError, match=r"2\.png cannot be read"):
+        StoreView(store, b)
+    with pytest.raises(DataError, match=r"none of the 1 images can be read; the first is c/1\.png"):
+        StoreView(store, c, strict=False)

@@ -10,8 +10,9 @@ from winnow.data.ragged import Ragged
 from winnow.data.resize import resize_short
 from winnow.data.sampler import MPerClassSampler
 from winnow.data.splits import load_images, split_by_class
-from winnow.data.store import ImageStore
+from winnow.data.store import ImageStore, StoredImages
 from winnow.data.table import read_table
+from winnow.data.view import StoreView
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -23,6 +24,8 @@ __all__ = [
     "MPerClassSampler",
     "Ragged",
     "Splits",
+    "StoreView",
+    "StoredImages",
     "Subset",
     "Transform",
     "UnreadableImageError",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
 from winnow.data.ragged import Ragged
-from winnow.data.store import ImageStore
+from winnow.data.store import StoredImages
 from winnow.errors import ConfigError, DataError
 
 Transform = Callable[[Tensor], Tensor]
@@ -48,7 +48,7 @@ class Crops:
             raise ConfigError(f"augment.aspect={self.aspect}: must be two positive numbers, the smaller first")
 
     def train(
-        self, store: ImageStore, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None
+        self, store: StoredImages, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None
     ) -> Tensor:
         """Return (B, 3, h, w) float32 in [0, 1]: random crops, or what the user's transform makes.
 
@@ -62,12 +62,12 @@ class Crops:
         flips = random_flips(len(batch), generator) if self.flip else None
         return crop_batch(batch, boxes, self.size, flips, out=out)
 
-    def test(self, store: ImageStore, indices: ArrayLike) -> Tensor:
+    def test(self, store: StoredImages, indices: ArrayLike) -> Tensor:
         """Return (B, 3, h, w) float32 in [0, 1]: centre crops."""
         batch = self._gather(store, indices)
         return crop_batch(batch, test_boxes(batch.heights, batch.widths, self.size), self.size)
 
-    def _gather(self, store: ImageStore, indices: ArrayLike) -> Ragged:
+    def _gather(self, store: StoredImages, indices: ArrayLike) -> Ragged:
         if store.resize != self.resize:
             raise ConfigError(f"crops of resize {self.resize} are asked of a store made with resize {store.resize}")
         return store.gather(indices)

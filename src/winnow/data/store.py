@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal, TypeVar, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -28,6 +28,22 @@ _SLAB_BYTES = 64 << 20
 _SAMPLE = 16
 
 
+class StoredImages(Protocol):
+    """Images ready to be gathered into batches: a store, or a view of one."""
+
+    resize: int
+    labels: Labels
+    skipped: list[tuple[str, str]]
+
+    def name(self, index: int) -> str:
+        """Return the name of an image."""
+        ...
+
+    def gather(self, indices: ArrayLike) -> Ragged:
+        """Return some images as a batch on the device."""
+        ...
+
+
 class ImageStore:
     """The images of a set, shrunk to one short side, ready to be gathered into batches on a device.
 
@@ -45,6 +61,7 @@ class ImageStore:
         labels: (N,) int64, labels of the images kept.
         kept: (N,) int64, indices in `images` of the images kept.
         skipped: Name and reason for each image left out.
+        failures: The error of each image left out, by its index in `images`.
         cache: Where the images are in fact kept.
 
     Raises:
@@ -74,6 +91,7 @@ class ImageStore:
         self.on_error: OnError = on_error
         self.kept: NDArray[np.int64] = np.arange(len(images), dtype=np.int64)
         self.skipped: list[tuple[str, str]] = []
+        self.failures: dict[int, DataError] = {}
         # Pillow holds the interpreter's lock for much of the decoding: more threads than a few only fight for it.
         count = workers or min(_cores(), 4)
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="decode")
@@ -158,6 +176,7 @@ class ImageStore:
             if isinstance(result, DataError):
                 if self.on_error == "raise":
                     raise result
+                self.failures[index] = result
                 self.skipped.append((self.images.name(index), str(getattr(result, "reason", result))))
             else:
                 kept.append(index)

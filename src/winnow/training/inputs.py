@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from winnow.data import Crops, ImageStore, Labels
+from winnow.data import Crops, Labels, StoredImages
 from winnow.data.memory import free_device
 
 
@@ -36,7 +36,7 @@ class Inputs(Protocol):
 class CropInputs:
     """Crops of stored images: random in training, central in judging."""
 
-    def __init__(self, store: ImageStore, crops: Crops) -> None:
+    def __init__(self, store: StoredImages, crops: Crops) -> None:
         self.store, self.crops = store, crops
         self.labels = store.labels
 
