@@ -369,7 +369,53 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("winnow.training.trainer.Trainer._step", interrupt)
+    monkeypatch.setattr("winnow.training.trainer.Trainer.take_step", interrupt)
     said = winnow("train", f"data={make_folder()}", *TINY, "--out", "r")
     assert said.code == 130
     assert "--resume" in said.err
+
+
+def test_several_runs_are_trained_side_by_side_and_compared(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    data = make_folder()
+    words = [f"data={data}", *TINY, "train.device=cpu"]
+    said = winnow("train", *words, "--each", "pooling=gap,gsp", "--each", "seed=0,1", "--at-once", 2, "--out", "all")
+    assert said.code == 0, said.err
+    assert "pooling=gap (2 runs)" in said.out
+    assert "±" in said.out
+    assert "pooling=gsp,seed=1: step 4: loss" in said.err
+    names = {p.name for p in (tmp_path / "all").iterdir()}
+    assert names == {"plan.yaml", *(f"pooling={p},seed={s}" for p in ("gap", "gsp") for s in (0, 1))}
+    assert (tmp_path / "all" / "pooling=gap,seed=0" / "curves.png").is_file()
+    assert winnow("evaluate", "all/pooling=gsp,seed=1").code == 0
+    assert "already holds runs" in one_line_error(winnow("train", *words, "--each", "seed=0,1", "--out", "all"))
+
+
+def test_of_several_runs_one_may_fail_and_is_gone_on_with(winnow: Winnow, make_folder: MakeFolder) -> None:
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
+    said = winnow("train", *words, "--each", "pooling.mu=0.3,7", "--out", "all")
+    assert said.code == 5
+    assert "failed: pooling.mu=7: pooling 'gsp': GSP keeps a share mu" in said.err
+    error = one_line_error(said)
+    assert "1 of 2 runs failed (pooling.mu=7)" in error
+    assert "winnow train --resume all" in error
+    assert "pooling.mu=0.3" in said.out
+    again = winnow("train", "--resume", "all")
+    assert again.code == 5
+    assert "step" not in again.err  # the finished run is not trained again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--each", "seed=0,1", "--resume", "x"], "give no others beside it"),
+        (["--at-once", "2"], "name them with --each"),
+        (["--each", "train.stpes=1,2"], "did you mean 'steps'"),
+    ],
+)
+def test_lists_of_runs_that_make_no_sense(winnow: Winnow, tmp_path: Path, words: list[str], message: str) -> None:
+    said = winnow("train", *words)
+    assert said.code == 2
+    assert message in one_line_error(said)
+    assert not (tmp_path / "runs").exists()

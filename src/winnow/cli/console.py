@@ -22,22 +22,35 @@ def say(*parts: object) -> None:
     out.print(*parts, markup=False, highlight=False, soft_wrap=True)
 
 
-class ConsoleMonitor(Monitor):
-    """Progress bars on a terminal, a line per validation elsewhere."""
+def bars() -> Progress:
+    """Return progress bars for a terminal; elsewhere they stay silent."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[info]}"),
+        console=err,
+        disable=not err.is_terminal,
+        transient=True,
+    )
 
-    def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[info]}"),
-            console=err,
-            disable=not err.is_terminal,
-            transient=True,
-        )
+
+class ConsoleMonitor(Monitor):
+    """Progress bars on a terminal, a line per validation elsewhere.
+
+    Args:
+        name: Of the run, where it is one of several.
+        shared: The bars of all of them, which somebody else starts and stops.
+    """
+
+    def __init__(self, name: str = "", shared: Progress | None = None) -> None:
+        self._name, self._prefix = name, f"{name}: " if name else ""
+        self._progress = shared or bars()
+        self._own = shared is None
+        self._tasks: set[TaskID] = set()
         self._training: TaskID | None = None
-        self._started = False
+        self._started = not self._own
 
     def __enter__(self) -> ConsoleMonitor:
         return self
@@ -52,26 +65,30 @@ class ConsoleMonitor(Monitor):
 
     def note(self, text: str) -> None:
         """Print a line above the bars."""
-        err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        err.print(self._prefix + text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def task(self, title: str) -> Callable[[int, int], None]:
         """Show a bar for a piece of work."""
         self._begin()
-        bar = self._progress.add_task(title, total=None, info="")
+        bar = self._progress.add_task(escape(self._prefix + title), total=None, info="")
+        self._tasks.add(bar)
 
         def tell(done: int, total: int) -> None:
             self._progress.update(bar, completed=done, total=total)
             if done == total:
                 self._progress.remove_task(bar)
+                self._tasks.discard(bar)
                 if not err.is_terminal:
-                    err.print(f"{title}: {total} done", highlight=False)
+                    err.print(f"{self._prefix}{title}: {total} done", markup=False, highlight=False)
 
         return tell
 
     def start(self, steps: int, done: int) -> None:
         """Show the bar of training."""
         self._begin()
-        self._training = self._progress.add_task("training", total=steps, completed=done, info="")
+        title = escape(self._name) or "training"
+        self._training = self._progress.add_task(title, total=steps, completed=done, info="")
+        self._tasks.add(self._training)
 
     def step(self, step: int) -> None:
         """Move the bar of training."""
@@ -85,12 +102,17 @@ class ConsoleMonitor(Monitor):
             self._progress.update(self._training, info=text)
         else:
             loss = f" loss {entry['loss']:.4f}" if "loss" in entry else ""
-            err.print(f"step {entry['step']}:{loss} {text}", highlight=False)
+            err.print(f"{self._prefix}step {entry['step']}:{loss} {text}", markup=False, highlight=False)
 
     def close(self) -> None:
         """Take the bars away."""
-        self._progress.stop()
-        self._started = False
+        if self._own:
+            self._progress.stop()
+            self._started = False
+        else:  # a task that was never told its end, because others had done the work, goes too
+            for bar in self._tasks:
+                self._progress.remove_task(bar)
+        self._tasks.clear()
         self._training = None
 
 
@@ -106,9 +128,9 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     return table
 
 
-def comparison_rows(rows: list[dict[str, Any]]) -> Table:
+def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, never seen in training (%)") -> Table:
     """Return a table of methods: mean and standard deviation over seeds, in percent."""
-    table = Table(title="test classes, never seen in training (%)", title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("")
     for name in METRICS:
         table.add_column(name, justify="right")

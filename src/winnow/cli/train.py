@@ -18,21 +18,41 @@ def train(
         None, metavar="[CONFIG.yaml] [KEY=VALUE]...", help="A config file and settings, e.g. data=FOLDER pooling=gsp."
     ),
     out_folder: Path = typer.Option(None, "--out", help="Run folder to write; default the next free one in runs/."),
-    resume: Path = typer.Option(None, "--resume", help="Go on with this run from its last checkpoint."),
+    resume: Path = typer.Option(None, "--resume", help="Go on with this run, or with these runs, from where it broke."),
+    each: list[str] = typer.Option(
+        None, "--each", metavar="KEY=A,B,...", help="Train a run for each value; several lists are combined."
+    ),
+    at_once: int = typer.Option(
+        None, "--at-once", min=1, help="Runs side by side; default 4 on a GPU, 1 on a CPU, where more gain nothing."
+    ),
 ) -> None:
     """Train a model; with only [bold]data=FOLDER[/] a good one for a folder of class folders.
 
     [dim]winnow train data=photos[/] splits the classes, trains on some, picks the best weights on others and tests on
     the rest. Every setting is listed by [dim]winnow config[/].
+
+    [dim]--each seed=0,1,2 --each pooling=gap,gsp[/] trains six runs, several side by side, and compares them.
     """
     from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
+    from winnow.cli.pack import train_pack
     from winnow.report.figures import run_curves
     from winnow.report.style import save
     from winnow.training import RunFolder, run_training
+    from winnow.training.plan import is_plan, plan_runs, read_plan, write_plan
 
+    if resume is not None and (words or out_folder is not None or each):
+        raise ConfigError("--resume goes on with the run's own settings: give no others beside it")
+    if each or (resume is not None and is_plan(resume)):
+        place = resume or out_folder or next_free(read_words(words or []), "each")
+        first, settings = split_words(words or [])
+        runs = read_plan(place) if resume is not None else plan_runs(place, first, settings, each)
+        if resume is None:
+            write_plan(place, runs)
+        train_pack(place, runs, at_once)
+        return
+    if at_once is not None:
+        raise ConfigError("--at-once is for several runs: name them with --each")
     if resume is not None:
-        if words or out_folder is not None:
-            raise ConfigError("--resume goes on with the run's own settings: give no others beside it")
         folder = RunFolder(resume)
         config = folder.read_config()
         if folder.result_file.exists():
@@ -71,13 +91,18 @@ def read_words(words: list[str]) -> Config:
     """Read an optional config file and key=value words."""
     from winnow.training import load_config
 
+    return load_config(*split_words(words))
+
+
+def split_words(words: list[str]) -> tuple[str | None, list[str]]:
+    """Part an optional config file from key=value words."""
     first = words[0] if words and "=" not in words[0] else None
-    return load_config(first, words[1:] if first else words)
+    return first, words[1:] if first else words
 
 
-def next_free(config: Config) -> Path:
-    """Return runs/DATA-POOLING-N for the first N that is free."""
-    stem = f"{Path(config.data.path).stem or 'data'}-{config.pooling['name']}"
+def next_free(config: Config, kind: str | None = None) -> Path:
+    """Return runs/DATA-POOLING-N, or DATA-KIND-N, for the first N that is free."""
+    stem = f"{Path(config.data.path).stem or 'data'}-{kind or config.pooling['name']}"
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
         number += 1

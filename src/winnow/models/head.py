@@ -39,13 +39,13 @@ class Head(nn.Module):
         them; a random one throws away what a small data set cannot teach again. Its rows are orthonormal up to the
         scale, so that with dim = C it loses nothing; with dim > C the rows beyond stay random.
         """
+        self.start_along(principal_directions(vectors))
+
+    @torch.no_grad()
+    def start_along(self, directions: Tensor) -> None:
+        """Set the projection to directions (k, C), the first of them first, at the scale it has."""
         weight = self.projection.weight
-        vectors = vectors.double().cpu()  # once, and the same on every device
-        centred = vectors - vectors.mean(dim=0)
-        directions = torch.linalg.eigh(centred.mT @ centred).eigenvectors  # columns, least variance first
-        kept = directions.flip(1).mT[: len(weight)]
-        # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
-        kept = kept * torch.where(kept.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
+        kept = directions[: len(weight)]
         weight[: len(kept)] = kept.to(weight) * weight.norm() / len(weight) ** 0.5
 
     @overload
@@ -65,3 +65,13 @@ class Head(nn.Module):
                 result = self.pooling(tokens, mask, details=True)
                 result = result._replace(pooled=self.projection(result.pooled))
         return result if details else result.pooled
+
+
+@torch.no_grad()
+def principal_directions(vectors: Tensor) -> Tensor:
+    """Return the principal directions (C, C) of vectors (N, C), as rows, that of the most variance first."""
+    vectors = vectors.double().cpu()  # once, and the same on every device
+    centred = vectors - vectors.mean(dim=0)
+    directions: Tensor = torch.linalg.eigh(centred.mT @ centred).eigenvectors.flip(1).mT
+    # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
+    return directions * torch.where(directions.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)

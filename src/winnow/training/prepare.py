@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 
-from winnow.data import Crops, ImageSet, ImageStore, Splits, load_images, split_by_class
+from winnow.data import Crops, ImageSet, ImageStore, Splits, StoredImages, load_images, split_by_class
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError
 from winnow.models import Embedder
 from winnow.models.backbone import settle_image
+from winnow.models.head import principal_directions
 from winnow.training.config import Config
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import CropInputs, Inputs
-from winnow.training.judge import AverageOfFeatures, collect
+from winnow.training.judge import AverageOfFeatures, collect, judge
 from winnow.training.learner import Learner, build_learner, check_objective
 from winnow.training.monitor import Monitor
+from winnow.training.shared import Shared, once
 from winnow.training.trainer import make_fabric
 
 FROZEN_LR, FULL_LR = 1e-4, 1e-5
@@ -33,6 +35,8 @@ class Prepared:
 
     Attributes:
         frozen: Whether the inputs are feature maps of a frozen backbone.
+        shared: What the run has in common with others beside it.
+        origin: What decides the untrained backbone's features, where they are shared: weights, crop and images.
     """
 
     config: Config
@@ -42,6 +46,8 @@ class Prepared:
     test: Inputs | None
     num_classes: int
     frozen: bool
+    shared: Shared | None = None
+    origin: str = ""
 
     @property
     def untrained(self) -> AverageOfFeatures:
@@ -75,16 +81,16 @@ def resolve_config(config: Config, train: ImageSet | None = None) -> Config:
     return resolved
 
 
-def load_data(config: Config) -> Splits:
+def load_data(config: Config, shared: Shared | None = None) -> Splits:
     """Load the splits a config names."""
     data = config.data
     if data.path == "emoji":
         named = [key for key in ("train_classes", "val_classes", "test_classes") if getattr(data, key) is not None]
         if named:
             raise ConfigError(f"data.{named[0]}: the embedded set has its own splits; leave it out")
-        return load_emoji()
+        return once(shared, lambda: "emoji", load_emoji)
     return split_by_class(
-        load_images(data.path),
+        once(shared, lambda: ("images", data.path), lambda: load_images(data.path)),
         train_classes=data.train_classes,
         val_classes=data.val_classes,
         test_classes=data.test_classes,
@@ -104,24 +110,30 @@ def make_crops(config: Config) -> Crops:
     )  # fmt: skip
 
 
-def prepare(config: Config, splits: Splits, monitor: Monitor) -> Prepared:
+def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | None = None) -> Prepared:
     """Build the model and the inputs of each split; `config` must be resolved."""
     torch.manual_seed(config.seed)
     embedder = Embedder.create(config)
     frozen = config.backbone.train == "frozen"
     device = make_fabric(config).device
     crops = make_crops(config)
+    origin = "" if shared is None else f"{embedder.backbone.fingerprint()}-{crops.resize}-{crops.size}"
 
     def inputs(images: ImageSet, title: str) -> Inputs:
         show = monitor.task(title)
         made: Inputs
         if frozen:
-            made, skipped = frozen_inputs(
-                embedder.backbone, images, crops, device,
-                keep=config.data.features, on_error=config.data.on_error, progress=show,
+            made, skipped = once(
+                shared,
+                lambda: ("features", origin, images.fingerprint(), config.data.features, config.data.on_error, device),
+                lambda: frozen_inputs(
+                    embedder.backbone, images, crops, device,
+                    keep=config.data.features, on_error=config.data.on_error, progress=show,
+                ),
             )  # fmt: skip
         else:
-            store = ImageStore(
+            keep = ImageStore if shared is None else shared.store
+            store: StoredImages = keep(
                 images, resize=crops.resize, cache=config.data.cache, device=device,
                 on_error=config.data.on_error, progress=show,
             )  # fmt: skip
@@ -136,14 +148,34 @@ def prepare(config: Config, splits: Splits, monitor: Monitor) -> Prepared:
     test = inputs(splits.test, f"test {verb}") if splits.test is not None else None
     if frozen:
         embedder.backbone.freeze()
-    return Prepared(config, embedder, train, val, test, len(splits.train.class_names), frozen)
+    classes = len(splits.train.class_names)
+    if shared is not None:
+        sets = [splits.train, splits.val] if splits.test is None else [splits.train, splits.val, splits.test]
+        origin = "-".join([origin, *(images.fingerprint() for images in sets), config.data.on_error, str(device)])
+    return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin)
+
+
+def judge_untrained(prepared: Prepared) -> dict[str, dict[str, float]]:
+    """Judge the backbone with average pooling, nothing learned, on validation and test."""
+    batch = prepared.config.train.eval_batch
+    splits = {"val": prepared.val} if prepared.test is None else {"val": prepared.val, "test": prepared.test}
+    return once(
+        prepared.shared,
+        lambda: ("untrained", prepared.origin, batch),
+        lambda: {name: judge(prepared.untrained, inputs, batch=batch).metrics() for name, inputs in splits.items()},
+    )
 
 
 def make_learner(prepared: Prepared) -> Learner:
     """Put the trainable part of the model and its objective together."""
     embedder = prepared.embedder
     if prepared.config.train.start == "principal":
-        embedder.head.start_from(collect(prepared.untrained, prepared.train))
+        directions = once(
+            prepared.shared,
+            lambda: ("directions", prepared.origin),
+            lambda: principal_directions(collect(prepared.untrained, prepared.train)),
+        )
+        embedder.head.start_along(directions)
     return build_learner(prepared.config, embedder.head if prepared.frozen else embedder, prepared.num_classes)
 
 

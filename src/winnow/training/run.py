@@ -15,11 +15,13 @@ from winnow.models import Embedder
 from winnow.training.config import AugmentConfig, Config
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import CropInputs
-from winnow.training.judge import judge
+from winnow.training.judge import judge, judging
+from winnow.training.lane import Work, finish
 from winnow.training.learner import count_parameters
 from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
-from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
+from winnow.training.prepare import judge_untrained, load_data, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
+from winnow.training.shared import Shared
 from winnow.training.trainer import Trainer, make_fabric
 
 
@@ -41,8 +43,23 @@ def run_training(
     Returns:
         What `result.json` holds.
     """
+    return finish(training(config, folder, resume=resume, monitor=monitor))
+
+
+def training(
+    config: Config,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    monitor: Monitor | None = None,
+    shared: Shared | None = None,
+) -> Work[dict[str, Any]]:
+    """Do what `run_training` does in pieces, beside other runs that share what they have in common.
+
+    All that is drawn from the global generators before the first step is drawn within the first piece.
+    """
     monitor = monitor or Monitor()
-    splits = load_data(config)
+    splits = load_data(config, shared)
     for note in splits.notes:
         monitor.note(note)
     wanted = config.train.classes_per_batch
@@ -58,12 +75,9 @@ def run_training(
         require_tensorboard()
     if not resume:
         folder.create(config)
-    prepared = prepare(config, splits, monitor)
+    prepared = prepare(config, splits, monitor, shared)
     prepared.embedder.to(make_fabric(config).device)
-    batch = config.train.eval_batch
-    untrained = {"val": judge(prepared.untrained, prepared.val, batch=batch).metrics()}
-    if prepared.test is not None:
-        untrained["test"] = judge(prepared.untrained, prepared.test, batch=batch).metrics()
+    untrained = judge_untrained(prepared)
     learner = make_learner(prepared)
     trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
     if resume and folder.checkpoint_file.exists():  # a run killed before its first checkpoint starts at step 0
@@ -74,14 +88,16 @@ def run_training(
     trainer.monitor = monitor
     monitor.start(config.train.steps, trainer.progress.step)
     try:
-        progress = trainer.fit()
+        progress = yield from trainer.pieces()
     finally:
         monitor.close()
     started = time.perf_counter()
     metrics = {"val": progress.best_metrics()}
     test: RetrievalResult | None = None
     if prepared.test is not None:
-        test = judge(learner.model, prepared.test, batch=config.train.eval_batch, autocast=trainer.fabric.autocast)
+        test = yield from judging(
+            learner.model, prepared.test, batch=config.train.eval_batch, autocast=trainer.fabric.autocast
+        )
         metrics["test"] = test.metrics()
     prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
     result = {

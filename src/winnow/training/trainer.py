@@ -24,6 +24,7 @@ from winnow.training.lane import Lane, Work, finish
 from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
 from winnow.training.step import Step
+from winnow.training.writer import CheckpointWriter
 
 MIN_DELTA = 1e-5  # a validation must be better by this much, as in the documents' runs
 
@@ -109,6 +110,7 @@ class Trainer:
             self.fabric, self.wrapped, self.optimizer, clip=settings.clip, watch_norm=not scaled(config),
             capture=self.lane.capture if self.graphed else None,
         )  # fmt: skip
+        self.writer = None if folder is None else CheckpointWriter(folder, self.device)
         self.progress = RunState()
         self.best_state: dict[str, Tensor] = {}
 
@@ -136,6 +138,9 @@ class Trainer:
                 yield from self._validate(losses, started)
             yield
         self.learner.load_state_dict(self.best_state)
+        while self.writer is not None and self.writer.busy:
+            time.sleep(1e-3)
+            yield
         return progress
 
     def take_step(self, step: int) -> None:
@@ -164,12 +169,8 @@ class Trainer:
         else:
             progress.stalled += 1
         progress.history.append(entry)
-        if self.folder is not None:
-            # The best weights first: a kill between the two writes then repeats this validation, nothing else.
-            if improved:
-                self.folder.save(self.folder.best_file, self.best_state)
-            self.folder.save(self.folder.checkpoint_file, self._state())
-            self.folder.write_history(progress.history)
+        if self.writer is not None:
+            self.writer.put(self.best_state if improved else None, self._state(), progress.history)
         self.monitor.validated(entry, improved)
 
     def _check(self) -> None:
@@ -182,7 +183,8 @@ class Trainer:
         names = [self.train.name(int(i)) for i in self.sampler.batch(step)]
         where = "; nothing was saved"
         listing = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        if self.folder is not None:
+        if self.folder is not None and self.writer is not None:
+            self.writer.wait()
             bad = self.folder.path / "bad_batch.txt"
             write_text(bad, "\n".join(names) + "\n")
             listing += f" (all in {bad})"

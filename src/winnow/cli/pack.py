@@ -1,0 +1,75 @@
+"""`winnow train` for several runs: what it plans, shows and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.errors import TrainingError
+
+if TYPE_CHECKING:
+    from winnow.training.pack import Outcome
+    from winnow.training.plan import Planned
+
+
+def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> None:
+    """Train planned runs side by side, tell how each ends, and compare them.
+
+    Raises:
+        TrainingError: at the end, if any run failed.
+    """
+    from winnow.cli.console import ConsoleMonitor, bars, comparison_rows, err, out, say
+    from winnow.training.pack import run_pack
+
+    def ended(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
+            line = f"{outcome.trace}failed: {outcome.run.name}: {reason}"
+            err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    shown = bars()
+    with shown:
+        monitor = {id(run): ConsoleMonitor(run.name, shown) for run in runs}
+        outcomes = run_pack(runs, at_once=at_once, monitor=lambda run: monitor[id(run)], ended=ended)
+    done = [outcome for outcome in outcomes if outcome.result is not None]
+    for outcome in done:  # only now, because drawing would keep the other runs waiting
+        _draw_curves(outcome.run)
+    if done:
+        out.print(comparison_rows(*_comparison(done)))
+    say(f"runs: {folder}")
+    failed = [outcome.run.name for outcome in outcomes if outcome.error is not None]
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(outcomes)} runs failed ({'; '.join(failed)}): put right what is told above and go "
+            f"on with `winnow train --resume {folder}`"
+        )
+
+
+def _draw_curves(run: Planned) -> None:
+    from winnow.report.figures import run_curves
+    from winnow.report.style import save
+
+    save(run_curves(run.folder.read_history()), run.folder.path / "curves.png")
+
+
+def _comparison(outcomes: Sequence[Outcome]) -> tuple[list[dict[str, Any]], str]:
+    """Return a row for each method, with mean and standard deviation over its seeds, and the table's title."""
+    import numpy as np
+
+    from winnow.report.figures import METRICS
+
+    results = [(outcome.run.method(), outcome.result) for outcome in outcomes if outcome.result is not None]
+    tested = all("test" in result["metrics"] for _, result in results)
+    split = "test" if tested else "val"
+    rows: list[dict[str, Any]] = []
+    for method in dict.fromkeys(name for name, _ in results):
+        metrics = [result["metrics"][split] for name, result in results if name == method]
+        row: dict[str, Any] = {"method": f"{method} ({len(metrics)} runs)" if len(metrics) > 1 else method}
+        for name in METRICS:
+            values = np.array([each[name] for each in metrics])
+            row[name] = float(values.mean())
+            row[f"{name} std"] = float(values.std(ddof=1)) if len(values) > 1 else None
+        rows.append(row)
+    title = "test classes, never seen in training (%)" if tested else "validation classes (%)"
+    return rows, title

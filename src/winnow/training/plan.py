@@ -1,0 +1,127 @@
+"""Which runs to train together: the product of lists of settings, written down before the first begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from winnow.errors import ConfigError, ModelError
+from winnow.files import make_folder, write_text
+from winnow.training.config import Config, load_config, make_config
+from winnow.training.folder import RunFolder
+from winnow.training.learner import check_objective
+
+PLAN_FILE = "plan.yaml"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a plan.
+
+    Attributes:
+        choices: What it has of each list: key to value, as written.
+        config: All its settings.
+        folder: Where it goes.
+    """
+
+    choices: Mapping[str, str]
+    config: Config
+    folder: RunFolder
+
+    @property
+    def name(self) -> str:
+        """The choices, as `seed=0,pooling=gsp`."""
+        return _name(self.choices)
+
+    def method(self) -> str:
+        """The choices but for the seed: what is averaged over seeds."""
+        return _name({key: value for key, value in self.choices.items() if key != "seed"}) or "all seeds"
+
+
+def plan_runs(folder: Path, file: str | None, words: Sequence[str], each: Sequence[str]) -> list[Planned]:
+    """Make the runs of all combinations of lists such as `seed=0,1,2` and `pooling=gap,gsp`.
+
+    Args:
+        folder: Where the runs' folders go.
+        file: A config file for all of them.
+        words: Settings for all of them.
+        each: The lists; the last one changes fastest.
+
+    Raises:
+        ConfigError: for a list that is none, an unknown key or a value that no config takes.
+    """
+    lists: dict[str, list[str]] = {}
+    for text in each:
+        key, separator, values = text.partition("=")
+        if not separator or not key or not values:
+            raise ConfigError(f"--each {text}: write it as KEY=VALUE,VALUE,...")
+        if key in lists:
+            raise ConfigError(f"--each {key} is given twice: name all its values in one list")
+        lists[key] = _values(values)
+    runs = []
+    for combination in product(*lists.values()):
+        choices = dict(zip(lists, combination, strict=True))
+        config = load_config(file, [*words, *(f"{key}={value}" for key, value in choices.items())])
+        check_objective(config)
+        runs.append(Planned(choices, config, RunFolder(folder / _name(choices).replace("/", "_"))))
+    names = [run.folder.path.name for run in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"--each makes the run {twice} twice: leave out one of its values")
+    return runs
+
+
+def write_plan(folder: Path, runs: Sequence[Planned]) -> None:
+    """Write a plan into its folder, for those of its runs that begin only after a break."""
+    if (folder / PLAN_FILE).exists() or RunFolder(folder).config_file.exists():
+        raise ConfigError(f"{folder} already holds runs: go on with them by --resume, or choose another with --out")
+    make_folder(folder)
+    # Only what was set, because some defaults depend on the data.
+    entries = [
+        {
+            "folder": run.folder.path.name,
+            "choices": dict(run.choices),
+            "config": run.config.model_dump(mode="json", exclude_unset=True),
+        }
+        for run in runs
+    ]
+    write_text(folder / PLAN_FILE, yaml.safe_dump(entries, sort_keys=False))
+
+
+def is_plan(folder: Path) -> bool:
+    """Whether a folder holds the runs of a plan."""
+    return (folder / PLAN_FILE).is_file()
+
+
+def read_plan(folder: Path) -> list[Planned]:
+    """Read the runs of a plan; those that have begun go by their own config."""
+    try:
+        entries: list[dict[str, Any]] = yaml.safe_load((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        read = [(entry["choices"], entry["config"], RunFolder(folder / entry["folder"])) for entry in entries]
+    except (OSError, yaml.YAMLError, TypeError, KeyError, UnicodeDecodeError):
+        raise ModelError(f"{folder / PLAN_FILE} cannot be read; resume its runs one by one") from None
+    return [
+        Planned(choices, run.read_config() if run.config_file.is_file() else make_config(tree), run)
+        for choices, tree, run in read
+    ]
+
+
+def _name(choices: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in choices.items())
+
+
+def _values(text: str) -> list[str]:
+    """Split a list at its commas, but not at those inside brackets."""
+    values, depth = [""], 0
+    for character in text:
+        depth += (character in "[{(") - (character in ")}]")
+        if character == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += character
+    return values
