@@ -32,11 +32,14 @@ class UnreadableImageError(DataError):
     """An image file that cannot be decoded; `reason` says why, without the file's name."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
-        self.reason = " ".join(reason.split())
+        self.path, self.reason = path, " ".join(reason.split())
         super().__init__(
             f"{path} cannot be read ({self.reason}): replace or delete it (training can skip such files: "
             "data.on_error=skip)"
         )
+
+    def __reduce__(self) -> tuple[type[UnreadableImageError], tuple[str | Path, str]]:
+        return type(self), (self.path, self.reason)  # made again from these where another process raised it
 
 
 def read_image(path: str | Path) -> Image.Image:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from winnow.data.decode import Decoder
 from winnow.data.imageset import ImageSet, Labels
 from winnow.data.memory import free_device, free_ram
 from winnow.data.ragged import Ragged
-from winnow.data.resize import resize_short
 from winnow.errors import ConfigError, DataError
 
 Cache = Literal["auto", "device", "ram", "none"]
 OnError = Literal["raise", "skip"]
 Progress = Callable[[int, int], None]
-T = TypeVar("T")
 
 _SLAB_BYTES = 64 << 20
 _SAMPLE = 16
@@ -54,7 +50,7 @@ class ImageStore:
             first of these that the images fit into with room to spare.
         device: Where batches are wanted.
         on_error: Whether an unreadable image raises, or is left out and listed in `skipped`.
-        workers: How many threads decode; None for one per core, at most 4.
+        workers: How many threads or processes decode; None for what suits the machine and the number of images.
         progress: Called with (done, total) as images are decoded up front.
 
     Attributes:
@@ -92,10 +88,7 @@ class ImageStore:
         self.kept: NDArray[np.int64] = np.arange(len(images), dtype=np.int64)
         self.skipped: list[tuple[str, str]] = []
         self.failures: dict[int, DataError] = {}
-        # Pillow holds the interpreter's lock for much of the decoding: more threads than a few only fight for it.
-        count = workers or min(_cores(), 4)
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="decode")
-        self._window = 4 * count
+        self._decoder = Decoder(images, resize, workers=workers)
         self.cache: Cache = self._choose() if cache == "auto" else cache
         if self.cache == "none":
             # Only a full pass finds the broken ones, and what is left out must be known before training starts.
@@ -104,7 +97,7 @@ class ImageStore:
                     pass
         else:
             self._keep(progress)
-            self._pool.shutdown()
+            self._decoder.close()
         self.labels: Labels = images.labels[self.kept]
 
     def __len__(self) -> int:
@@ -121,7 +114,7 @@ class ImageStore:
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
             raise IndexError(f"image indices must be within 0-{len(self) - 1}")
         if self.cache == "none":
-            decoded = list(self._pool.map(self._decode, self.kept[chosen].tolist()))
+            decoded = list(self._decoder.map(self._decode, self.kept[chosen].tolist()))
             return self._moved([flat for flat, _, _ in decoded], [size[1:] for size in decoded])
         offsets, heights, widths = self._measures[:, torch.from_numpy(chosen)]
         if self.cache == "device" or self.device.type == "cpu":
@@ -159,7 +152,7 @@ class ImageStore:
 
     def _decode(self, index: int) -> tuple[Tensor, int, int]:
         """Return one image of the set as flat interleaved bytes, its height and its width."""
-        pixels = np.array(resize_short(self.images.read(index), self.resize))
+        pixels = self._decoder.read(index)
         return torch.from_numpy(pixels.reshape(-1)), pixels.shape[0], pixels.shape[1]
 
     def _try(self, index: int) -> tuple[Tensor, int, int] | DataError:
@@ -172,7 +165,7 @@ class ImageStore:
         """Yield all readable images in order, then settle `kept` and `skipped`."""
         kept: list[int] = []
         total = len(self.images)
-        for index, result in enumerate(_ahead(self._pool, self._try, total, self._window)):
+        for index, result in enumerate(self._decoder.map(self._try, range(total))):
             if isinstance(result, DataError):
                 if self.on_error == "raise":
                     raise result
@@ -192,30 +185,12 @@ class ImageStore:
         """Estimate the bytes the decoded images take from some of them, and choose where they fit."""
         count = min(_SAMPLE, len(self.images))
         sample = np.linspace(0, len(self.images) - 1, count).astype(np.int64).tolist()
-        results = list(self._pool.map(self._try, sample))
+        results = list(self._decoder.map(self._try, sample))
         sizes = [len(result[0]) for result in results if not isinstance(result, DataError)]
         estimate = float(np.mean(sizes)) * len(self.images) if sizes else 0.0
         if self.device.type == "cuda" and estimate < 0.4 * free_device(self.device):
             return "device"
         return "ram" if estimate < 0.5 * free_ram() else "none"
-
-
-def _cores() -> int:
-    """Return the cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _ahead(pool: ThreadPoolExecutor, work: Callable[[int], T], count: int, window: int) -> Iterator[T]:
-    """Yield work(0), work(1), ... in order while the pool works at most `window` items ahead."""
-    pending: deque[Future[T]] = deque()
-    for index in range(count):
-        pending.append(pool.submit(work, index))
-        if len(pending) >= window:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
 
 
 def _measures(sizes: list[tuple[int, int]]) -> Tensor:
