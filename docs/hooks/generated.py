@@ -105,19 +105,28 @@ def commands() -> str:
     from winnow.cli.main import app
 
     group: Any = typer.main.get_command(app)
-    lines: list[str] = []
-    for name, command in group.commands.items():
+    return "\n".join(_command("winnow", group.commands, "##"))
+
+
+def _command(program: str, commands: dict[str, Any], level: str) -> Iterator[str]:
+    """A section for each command; a command of commands has theirs below it."""
+    for name, command in commands.items():
+        anchor = f"{program} {name}".removeprefix("winnow ").replace(" ", "-")
+        yield from (f"{level} {program} {name} {{ #{anchor} }}", "")
+        if inner := getattr(command, "commands", None):
+            yield from (_plain(command.help), "")
+            yield from _command(f"{program} {name}", inner, f"{level}#")
+            continue
         words = [str(one.metavar) for one in command.params if one.param_type_name == "argument"]
-        usage = " ".join(["winnow", name, "[OPTIONS]", *words])
-        lines += [f"## winnow {name} {{ #{name} }}", "", "```text", usage, "```", "", _plain(command.help), ""]
-        lines += ["| argument or option | default | meaning |", "|---|---|---|"]
+        usage = " ".join([program, name, "[OPTIONS]", *words])
+        yield from ("```text", usage, "```", "", _plain(command.help), "")
+        yield from ("| argument or option | default | meaning |", "|---|---|---|")
         for one in command.params:
             if one.name != "help":
                 label = one.metavar if one.param_type_name == "argument" else ", ".join(one.opts)
                 needed = "required" if one.required else _value(one.default)
-                lines.append(f"| `{_text(label, code=True)}` | {needed} | {_text(one.help or '')} |")
-        lines.append("")
-    return "\n".join(lines)
+                yield f"| `{_text(label, code=True)}` | {needed} | {_text(one.help or '')} |"
+        yield ""
 
 
 def exits() -> str:
