@@ -21,6 +21,8 @@ from winnow.models import Head
 from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
 from winnow.training.lane import Lane
 from winnow.training.learner import build_learner
+from winnow.training.pack import run_pack
+from winnow.training.plan import plan_runs
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -123,6 +125,7 @@ def test_replayed_training_equals_computed_training_and_that_of_the_cpu(words: l
 def test_the_loop_never_waits_for_the_device() -> None:
     trainer = trainer_on("cuda", "zsr=0.2", "pooling.memory=100")
     trainer.wrapped.train()
+    torch.cuda.synchronize()
     with trainer.lane.entered():
         for step in range(20):  # both phases are captured by then
             trainer.take_step(step)
@@ -139,6 +142,7 @@ def test_the_loop_never_waits_for_the_device() -> None:
 def drawing(lane: Lane) -> tuple[Callable[[int], Tensor], Callable[[int], Tensor]]:
     """Return the same draws computed and replayed, as functions of the seed."""
     place, noise = torch.zeros(3, 1000, device="cuda"), torch.ones(1000, device="cuda")
+    torch.cuda.synchronize()
 
     def draw() -> None:
         place[0] = torch.randperm(1000, device="cuda").float()
@@ -237,3 +241,15 @@ def test_a_whole_network_in_a_graph_learns_as_without(make_folder: MakeFolder, t
     run_training(load_config(None, [*words, "train.graph=false"]), eager)
     for a, b in zip(graphed.read_history(), eager.read_history(), strict=True):
         assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=5e-2, abs=1e-3)
+
+
+def test_runs_side_by_side_on_the_gpu_equal_runs_alone(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "backbone.train=full", "train.device=cuda", "train.steps=24", "zsr=0.2"]
+    runs = plan_runs(tmp_path / "pack", None, words, ["seed=0,1,2,3"])
+    outcomes = run_pack(runs, at_once=4)
+    for run, outcome in zip(runs, outcomes, strict=True):
+        assert outcome.result is not None, (outcome.error, outcome.trace)
+        alone = RunFolder(tmp_path / "alone" / run.name)
+        run_training(run.config, alone)
+        for a, b in zip(run.folder.read_history(), alone.read_history(), strict=True):
+            assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=5e-2, abs=1e-3)

@@ -1,0 +1,87 @@
+"""Checkpoints in the background: copies of their moment, the latest of several, errors told to the run."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from winnow.errors import OutputError
+from winnow.training import RunFolder
+from winnow.training.writer import CheckpointWriter
+
+GATE = threading.Event()
+
+
+class FakeEvent:
+    """Stands for a CUDA event; the copy it waits for is done when the gate is open."""
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        assert GATE.wait(10)
+
+
+@pytest.fixture
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointWriter:
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    GATE.clear()
+    return CheckpointWriter(RunFolder(tmp_path), torch.device("cuda"))
+
+
+def state(value: float) -> dict[str, Any]:
+    return {"learner": {"w": torch.full((2,), value)}, "list": [torch.tensor(value)], "step": int(value)}
+
+
+def test_what_is_written_is_the_state_when_it_was_handed_over(writer: CheckpointWriter, tmp_path: Path) -> None:
+    now = state(1.0)
+    writer.put({"w": torch.ones(2)}, now, [{"step": 1}])
+    assert writer.busy
+    now["learner"]["w"].fill_(9.0)  # training goes on
+    GATE.set()
+    writer.wait()
+    assert not writer.busy
+    folder = RunFolder(tmp_path)
+    assert folder.load(folder.checkpoint_file)["learner"]["w"].tolist() == [1.0, 1.0]
+    assert folder.load(folder.best_file)["w"].tolist() == [1.0, 1.0]
+    assert folder.read_history() == [{"step": 1}]
+
+
+def test_of_several_waiting_the_latest_is_written_with_the_best_of_any(
+    writer: CheckpointWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, written = RunFolder(tmp_path), []
+    plain = RunFolder.save
+    monkeypatch.setattr(RunFolder, "save", lambda self, path, s: written.append(path.name) or plain(self, path, s))
+    writer.put({"w": torch.zeros(1)}, state(1.0), [{"step": 1}])
+    while writer._waiting is not None:  # the first is taken up, and waits for the gate
+        pass
+    writer.put({"w": torch.ones(1)}, state(2.0), [{"step": 2}])
+    writer.put(None, state(3.0), [{"step": 3}])
+    GATE.set()
+    writer.wait()
+    assert written == ["best.pt", "checkpoint.pt"] * 2
+    assert folder.load(folder.checkpoint_file)["step"] == 3
+    assert folder.load(folder.best_file)["w"].tolist() == [1.0]
+    assert folder.read_history() == [{"step": 3}]
+
+
+def test_a_state_that_could_not_be_written_is_told(writer: CheckpointWriter, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").mkdir()  # nothing can be moved there
+    GATE.set()
+    writer.put(None, state(1.0), [])
+    with pytest.raises(OutputError, match=r"checkpoint\.pt could not be written"):
+        writer.wait()
+    with pytest.raises(OutputError):
+        writer.put(None, state(2.0), [])
+
+
+def test_on_a_cpu_it_is_written_at_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    CheckpointWriter(folder, torch.device("cpu")).put(None, state(1.0), [])
+    assert folder.load(folder.checkpoint_file)["step"] == 1
+    assert not folder.best_file.exists()
