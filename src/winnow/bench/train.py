@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from winnow.bench.record import Bench, Row
 from winnow.bench.timing import Timing, measure_all, pick_device
 from winnow.data import Crops, ImageSet, ImageStore
+from winnow.errors import ConfigError
 from winnow.models import Embedder
 from winnow.training import Trainer, build_learner, load_config
 from winnow.training.inputs import CropInputs
@@ -139,7 +140,13 @@ def run_train(
 
     Returns:
         Seconds of one step, and for runs side by side the steps per second of all together.
+
+    Raises:
+        ConfigError: for a batch size that the made-up images do not give.
     """
+    wrong = next((batch for batch in batches if batch % 4 or not 8 <= batch <= 4 * CLASSES), None)
+    if wrong is not None:
+        raise ConfigError(f"a batch of {wrong}: choose a multiple of 4 from 8 to {4 * CLASSES}")
     place = pick_device(device)
     resize = crop + crop // 8
     store = ImageStore(Noise(resize), resize=resize, cache="device", device=place)
@@ -169,7 +176,7 @@ def run_train(
         "device": place.type, "batches": list(batches), "packs": list(packs), "compiled": compiled,
         "precision": precision, "backbone": backbone, "crop": crop, "steps": steps, "repeats": repeats,
     }  # fmt: skip
-    return Bench("train", f"training steps, {backbone} at {crop} pixels", AGAINST, settings, rows, notes)
+    return Bench(f"train-{place.type}", f"training steps, {backbone} at {crop} pixels", AGAINST, settings, rows, notes)
 
 
 _GSP = ("pooling=gsp", "pooling.memory=128", "zsr=0.1")

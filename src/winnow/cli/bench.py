@@ -34,7 +34,31 @@ def evaluate(
     )
 
 
-COMMANDS = (evaluate,)
+def train(
+    out_folder: Path = _OUT,
+    device: str = _DEVICE,
+    repeats: int = typer.Option(5, "--repeats", min=1, help="Runs of every rival; the table shows the median."),
+    steps: int = typer.Option(20, "--steps", min=1, help="Training steps in one run."),
+    batch: list[int] = typer.Option([32, 112], "--batch", min=8, max=112, help="Batch sizes, multiples of 4."),
+    pack: list[int] = typer.Option([1, 2, 4, 8], "--pack", min=1, help="Runs side by side, at the first batch size."),
+    precision: str = typer.Option("32-true", "--precision", help="As train.precision."),
+    compiled: bool = typer.Option(False, "--compile", help="Also with a compiled backbone; takes minutes."),
+    backbone: str = typer.Option("resnet50", "--backbone", help="The network, with random weights."),
+    crop: int = typer.Option(227, "--crop", min=16, help="Pixels of the crops."),
+) -> None:
+    """Training steps of a whole network, against the bare backbone's and the eager loop's, alone and side by side."""
+    from winnow.bench.train import run_train
+
+    _finish(
+        run_train(
+            device=device, batches=batch, packs=pack, compiled=compiled, precision=precision, backbone=backbone,
+            crop=crop, steps=steps, repeats=repeats, note=_tell,
+        ),
+        out_folder,
+    )  # fmt: skip
+
+
+COMMANDS = (evaluate, train)
 
 
 def _tell(text: str) -> None:

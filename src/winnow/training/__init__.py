@@ -4,10 +4,12 @@ from winnow.training.config import Config, load_config, make_config
 from winnow.training.folder import RunFolder
 from winnow.training.learner import Learner, build_learner
 from winnow.training.monitor import Monitor
+from winnow.training.pack import Outcome, run_pack
+from winnow.training.plan import plan_runs
 from winnow.training.run import run_training
 from winnow.training.trainer import Trainer
 
 __all__ = [
-    "Config", "Learner", "Monitor", "RunFolder", "Trainer", "build_learner", "load_config", "make_config",
-    "run_training",
+    "Config", "Learner", "Monitor", "Outcome", "RunFolder", "Trainer", "build_learner", "load_config", "make_config",
+    "plan_runs", "run_pack", "run_training",
 ]  # fmt: skip
