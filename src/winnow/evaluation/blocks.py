@@ -10,10 +10,12 @@ does not depend on the block sizes, the device or the matrix library, and equal 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from winnow.evaluation import mutual
 from winnow.evaluation.exact import full_precision, pair_distances, parts, repeat_ranks
 from winnow.evaluation.inputs import as_count
 from winnow.evaluation.select import ascending, by_value_then_place, merged, smallest
@@ -68,6 +70,23 @@ class ExactSearch:
         self.unit = 2.0 ** -min(max(math.frexp(span)[1], -1000), 1000)
         self.points: dict[torch.dtype, Tensor] = {}
         self.norms: dict[torch.dtype, Tensor] = {}
+        self.table: tuple[Tensor, Tensor] | None = None
+
+    def foresee(self, depths: Sequence[int]) -> None:
+        """Do at once what can be shared among the queries that will be asked for, given their depths.
+
+        A set that is searched in itself needs half the products if most of it is searched, and not deep: the
+        candidates of all are then found together. On a GPU products are cheap, and it is the other steps that count.
+        """
+        shallow = [depth for depth in depths if self._width(depth) <= _DEEP]
+        count, dtype, device = len(self.references), self.references.dtype, self.references.device
+        if self.queries is not self.references or device.type != "cpu" or 2 * len(shallow) <= count:
+            return
+        width = self._width(max(shallow))
+        if count >= mutual.TILE and 16 * count * width + 8 * mutual.TILE**2 <= 8 * self.chunk_bytes:
+            self._prepare(dtype)
+            with full_precision(device):
+                self.table = mutual.mutual_candidates(self.points[dtype], self.norms[dtype], width)
 
     def rows_at_once(self, k: int) -> int:
         """How many queries to ask for at once, so that one block of distances fills `chunk_bytes`."""
@@ -125,10 +144,15 @@ class ExactSearch:
     def _nearest(self, rows: Tensor, k: int, measured: int, width: int) -> tuple[Tensor, Tensor]:
         """Squared distances (B, k) in units, float64, and places among the kept references, from `width` candidates."""
         points = self._centred(self.queries[rows]).to(self._dtype(width))
-        squares, places = self._candidates(points, width)
         lengths = points.double().square().sum(dim=1, keepdim=True)
-        squares = squares.double() + lengths
-        slack = 2 * self._error(lengths, points.dtype)
+        if self.table is not None and width <= self.table[0].shape[1]:
+            squares, places = self.table[0][rows].double(), self.table[1][rows]
+            width = squares.shape[1]
+            slack = 2 * self._error(lengths, points.dtype, at_once=True)
+        else:
+            squares, places = self._candidates(points, width)
+            squares = squares.double() + lengths
+            slack = 2 * self._error(lengths, points.dtype, at_once=False)
         farthest = squares.amax(dim=1, keepdim=True)
         if self.own is not None:
             squares.masked_fill_(places == self.own[rows, None], math.inf)
@@ -167,16 +191,17 @@ class ExactSearch:
         assert best is not None  # there is at least one reference
         return best
 
-    def _error(self, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+    def _error(self, lengths: Tensor, dtype: torch.dtype, *, at_once: bool) -> Tensor:
         """Bound on the error of a squared distance in units, shape (B, 1), given the squared `lengths` of the queries.
 
         The standard bound of a dot product of D terms; and the rounding of the centred points, of the norms, and of
-        adding them (which a matrix library may do anew after every 64 terms or more).
+        adding them, which a matrix library may do anew after every 64 terms or more. Where norms and product are
+        added `at_once`, it is the bound of a dot product of D + 2 terms.
         """
         info, dimension = torch.finfo(dtype), self.references.shape[1]
         lengths, reach = lengths.sqrt(), self.norms[dtype].max().double().sqrt()
-        product = (2 * dimension + 8) * lengths * reach
-        rest = (dimension // 64 + 16) * (lengths + reach).square()
+        product = 0 if at_once else (2 * dimension + 8) * lengths * reach
+        rest = ((dimension if at_once else dimension // 64) + 18) * (lengths + reach).square()
         return info.eps / 2 * (product + rest) + (dimension + 8) * info.tiny
 
     def _measure(self, rows: Tensor, squares: Tensor, places: Tensor, chosen: Tensor) -> None:

@@ -77,6 +77,7 @@ def judge(
         waiting = (unmet & (reached < level)).nonzero().flatten()
         needs, order = relevant[waiting].clamp(min=level).sort(descending=True, stable=True)
         waiting, depths = waiting[order], needs.tolist()  # deep queries together: few pay for depth
+        finder.foresee(depths)
         start = 0
         while start < len(depths):
             depth = depths[start]

@@ -68,12 +68,14 @@ def _below(values: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
     whose minimum is below the limit are looked into.
 
     Args:
-        values: Shape (B, C).
+        values: Shape (B, C), or the transpose of a block.
         limits: Shape (B, 1).
     """
     whole = values.shape[1] // _GROUP * _GROUP
     grouped = values[:, :whole].unflatten(1, (-1, _GROUP))  # type: ignore[no-untyped-call]
-    row, group = (grouped.amin(dim=2) < limits).nonzero().unbind(dim=1)
+    # A transposed block is reduced as it lies in memory: over its rows.
+    minima = grouped.amin(dim=2) if values.stride(1) == 1 else grouped.permute(1, 2, 0).amin(dim=1).T
+    row, group = (minima < limits).nonzero().unbind(dim=1)
     held = grouped[row, group]
     pair, member = (held < limits[row]).nonzero().unbind(dim=1)
     row = row[pair]
