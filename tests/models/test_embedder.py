@@ -283,3 +283,17 @@ def test_networks_that_differ_in_strides_or_input_scale_have_other_fingerprints(
             return build_backbone(BackboneConfig(name=name, weights="random")).fingerprint()
 
     assert marks("resnet50") == marks("resnet50") != marks("resnet50_v1")
+
+
+def test_channels_last_order_changes_features_only_by_rounding() -> None:
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="random"):
+        backbone = build_backbone(BackboneConfig(name="resnet20", weights="random")).eval()
+    convolution = next(m for m in backbone.network.modules() if isinstance(m, torch.nn.Conv2d))
+    assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
+    images = torch.rand(4, 3, 32, 32)
+    with torch.no_grad():
+        found = backbone(images)
+        backbone.network.to(memory_format=torch.contiguous_format)
+        expected = backbone._features(images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

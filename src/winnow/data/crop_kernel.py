@@ -20,8 +20,8 @@ def crop_kernel(out, pixels, table, numbers, HEIGHT: tl.constexpr, WIDTH: tl.con
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < HEIGHT * WIDTH
     start = tl.load(table + 6 * image)
-    height = tl.load(table + 6 * image + 1)
-    width = tl.load(table + 6 * image + 2)
+    height = tl.load(table + 6 * image + 1).to(tl.int32)  # within an image 32 bits do, and are faster
+    width = tl.load(table + 6 * image + 2).to(tl.int32)
     flip = tl.load(table + 6 * image + 3)
     top = tl.load(numbers + 12 * image + 8)
     left = tl.load(numbers + 12 * image + 9)
@@ -34,12 +34,13 @@ def crop_kernel(out, pixels, table, numbers, HEIGHT: tl.constexpr, WIDTH: tl.con
     x = (column.to(tl.float32) + 0.5) * scale_x - 0.5 + left
     y0, x0 = tl.floor(y), tl.floor(x)
     down, right = y - y0, x - x0
-    above = tl.minimum(tl.maximum(y0.to(tl.int64), 0), height - 1) * width
-    below = tl.minimum(tl.maximum(y0.to(tl.int64) + 1, 0), height - 1) * width
-    before = tl.minimum(tl.maximum(x0.to(tl.int64), 0), width - 1)
-    after = tl.minimum(tl.maximum(x0.to(tl.int64) + 1, 0), width - 1)
+    above = tl.minimum(tl.maximum(y0.to(tl.int32), 0), height - 1) * width
+    below = tl.minimum(tl.maximum(y0.to(tl.int32) + 1, 0), height - 1) * width
+    before = tl.minimum(tl.maximum(x0.to(tl.int32), 0), width - 1)
+    after = tl.minimum(tl.maximum(x0.to(tl.int32) + 1, 0), width - 1)
+    target = out + 3 * image * (HEIGHT * WIDTH)
     for colour in tl.static_range(3):
-        source = pixels + 3 * start + colour
+        source = pixels + (3 * start + colour)
         upper = _lerp(
             tl.load(source + 3 * (above + before), mask=inside, other=0).to(tl.float32),
             tl.load(source + 3 * (above + after), mask=inside, other=0).to(tl.float32),
@@ -51,4 +52,4 @@ def crop_kernel(out, pixels, table, numbers, HEIGHT: tl.constexpr, WIDTH: tl.con
             right,
         )
         value = tl.div_rn(_lerp(upper, lower, down), 255.0)
-        tl.store(out + 3 * (image * (HEIGHT * WIDTH) + place) + colour, value, mask=inside)
+        tl.store(target + (3 * place + colour), value, mask=inside)

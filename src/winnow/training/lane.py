@@ -101,10 +101,12 @@ class Lane:
             # Only this thread's calls are looked at: another may be writing a checkpoint.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 work()
-        except torch.cuda.OutOfMemoryError:
-            raise
         except RuntimeError as error:
-            reason = (str(error.__context__ or error).splitlines() or [type(error).__name__])[0]
+            # The end of a capture that broke raises an error of its own; what broke it stands behind that.
+            first = error.__context__ or error
+            if isinstance(first, torch.cuda.OutOfMemoryError):
+                raise first from None
+            reason = (str(first).splitlines() or [type(first).__name__])[0]
             raise TrainingError(
                 f"the training step could not be captured as a CUDA graph ({reason}): set train.graph=false"
             ) from error

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from torch import nn
 
 from winnow.data import FileSet, ImageSet, ImageStore, load_images
 from winnow.data.emoji import load_emoji
-from winnow.errors import ConfigError, DataError
+from winnow.errors import ConfigError, DataError, TrainingError
 from winnow.evaluation import RetrievalResult
 from winnow.models import Embedder
 from winnow.training.config import AugmentConfig, Config
@@ -43,7 +44,13 @@ def run_training(
     Returns:
         What `result.json` holds.
     """
-    return finish(training(config, folder, resume=resume, monitor=monitor))
+    try:
+        return finish(training(config, folder, resume=resume, monitor=monitor))
+    except torch.cuda.OutOfMemoryError:
+        raise TrainingError(
+            "the GPU has no memory left: use smaller batches (train.classes_per_batch), smaller images (image.crop) "
+            "or train.precision=bf16-mixed"
+        ) from None
 
 
 def training(
