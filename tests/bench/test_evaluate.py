@@ -55,7 +55,7 @@ def test_the_command_writes_every_case_and_rival(
         run()
     assert not end.value.code
     printed = capsys.readouterr().out
-    assert "ratio to pytorch-metric-learning" in printed
+    assert "ratios to pytorch-metric-learning" in printed
     found = json.loads((tmp_path / "results/bench/evaluate-cpu.json").read_text())
     assert found["command"] == f"winnow {words}"
     assert len(found["rows"]) == 4 * 3

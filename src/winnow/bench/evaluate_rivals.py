@@ -12,7 +12,7 @@ from torch import Tensor
 
 from winnow.evaluation import retrieval_metrics
 
-AGAINST = "pytorch-metric-learning + faiss"
+AGAINST = "pytorch-metric-learning"
 METRICS = ("P@1", "P@R", "MAP@R")
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -67,32 +68,31 @@ class Bench:
 
 
 def bench_table(bench: Bench) -> Table:
-    """Return the rows as a table: medians, their spread, ratios, memory and facts."""
+    """Return the rows as a table, case by case: medians, slowest less fastest run, ratios, memory and facts."""
     facts = list(dict.fromkeys(name for row in bench.rows for name in row.facts))
     memory = any(row.peak_bytes is not None for row in bench.rows)
-    table = Table(title=escape(bench.title), title_justify="left")
-    table.add_column("case")
-    table.add_column("rival")
-    for name in ("median", "lowest", "highest", f"ratio to {bench.against}"):
-        table.add_column(name, justify="right")
-    if memory:
-        table.add_column("peak memory", justify="right")
-    for name in facts:
-        table.add_column(escape(name), justify="right")
-    case = None
-    for row in bench.rows:
-        if case not in (None, row.case):
-            table.add_section()
-        ratio = bench.ratio(row)
-        cells = [row.case if row.case != case else "", row.rival]
-        cells += [show_seconds(value) for value in (row.timing.median, row.timing.lowest, row.timing.highest)]
-        cells.append("" if ratio is None else f"{ratio:.3g}")
-        if memory:
-            cells.append("" if row.peak_bytes is None else show_bytes(row.peak_bytes))
-        cells += [f"{row.facts[name]:.4g}" if name in row.facts else "" for name in facts]
-        table.add_row(*map(escape, cells))
-        case = row.case
+    table = Table(
+        title=escape(f"{bench.title}; ratios to {bench.against}"), title_justify="left", box=None, pad_edge=False
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("median", "spread", "ratio", *(["memory"] if memory else []), *facts):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for case, rows in groupby(bench.rows, key=lambda row: row.case):
+        table.add_row(f"[bold]{escape(case)}[/]")
+        for row in rows:
+            table.add_row(*map(escape, _cells(bench, row, facts, memory)))
+        table.add_row()
     return table
+
+
+def _cells(bench: Bench, row: Row, facts: Sequence[str], memory: bool) -> list[str]:
+    timing, ratio = row.timing, bench.ratio(row)
+    cells = [f"  {row.rival}", show_seconds(timing.median)]
+    cells.append(f"{100 * (timing.highest - timing.lowest) / timing.median:.0f}%" if timing.runs > 1 else "")
+    cells.append("" if ratio is None else f"{ratio:.3g}")
+    if memory:
+        cells.append("" if row.peak_bytes is None else show_bytes(row.peak_bytes))
+    return cells + [f"{row.facts[name]:.3g}" if name in row.facts else "" for name in facts]
 
 
 def save_bench(bench: Bench, folder: Path) -> Path:
