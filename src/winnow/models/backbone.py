@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from winnow.errors import ConfigError, ModelError, nearest
 from winnow.models.config import BackboneConfig, ModelConfig
+from winnow.models.residual import join_frozen_norms
 from winnow.models.resnet_cifar import ResNetCifar
 from winnow.models.weights import bundled_weights, load_by_name, load_by_order, read_state
 
@@ -58,6 +59,7 @@ class Backbone(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1), persistent=False)
         if freeze_batch_norm:
+            join_frozen_norms(network)
             for norm in self._batch_norms():
                 norm.requires_grad_(False)
 

@@ -1,0 +1,125 @@
+"""Frozen norms joined with ReLU and shortcut: the same network, by plain operations, by the interpreter, on a GPU."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from winnow.models.norm_fused import can_fuse, fused_norm_relu, norm_relu
+from winnow.models.residual import FrozenResidual, NormReLU, join_frozen_norms
+
+
+def made_norm(width: int, seed: int, device: str = "cpu") -> nn.BatchNorm2d:
+    generator = torch.Generator().manual_seed(seed)
+    norm = nn.BatchNorm2d(width)
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.bias, norm.running_mean):
+            assert tensor is not None
+            tensor.copy_(torch.randn(width, generator=generator))
+        assert norm.running_var is not None
+        norm.running_var.copy_(torch.rand(width, generator=generator) + 0.1)
+    return norm.eval().requires_grad_(False).to(device)
+
+
+def check(device: str, widths: list[int]) -> None:
+    """Compare values and gradients of the kernels with plain operations in float64."""
+    for width in widths:
+        for shortcut, normed in ((False, False), (True, False), (True, True)):
+            generator = torch.Generator().manual_seed(width)
+            maps = [torch.randn(3, width, 5, 4, generator=generator) for _ in range(3)]
+            x, side, weights = (m.to(device).contiguous(memory_format=torch.channels_last) for m in maps)
+            norms = made_norm(width, 1, device), made_norm(width, 2, device) if normed else None
+            results = []
+            for kernels in (True, False):
+                dtype = torch.float32 if kernels else torch.float64
+                a, b = (t.detach().to(dtype).requires_grad_() for t in (x, side))
+                used = [n if kernels or n is None else copy.deepcopy(n).double() for n in norms]
+                given = (a, used[0], b if shortcut else None, used[1])
+                out = (fused_norm_relu if kernels else norm_relu)(*given)  # type: ignore[arg-type]
+                (out * weights.to(dtype)).sum().backward()
+                results.append([t.double() for t in (out.detach(), a.grad, b.grad) if t is not None])
+            assert len(results[0]) == len(results[1])
+            for found, expected in zip(*results, strict=True):
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_equal_plain_operations_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    # In a process of its own, because Triton decides on import whether it interprets.
+    script = "from tests.models.test_residual import check; check('cpu', [3, 128, 130])"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(["src", "."])}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_kernels_equal_plain_operations_on_the_gpu() -> None:
+    check("cuda", [3, 64, 130, 2048])
+
+
+def test_not_a_number_stays_one() -> None:
+    x = torch.full((1, 2, 1, 1), torch.nan)
+    assert norm_relu(x, made_norm(2, 0)).isnan().all()
+
+
+def test_only_frozen_norms_and_channels_last_maps_are_taken() -> None:
+    norm, x = made_norm(4, 0), torch.rand(2, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    assert can_fuse(x, norm, None, None)
+    assert not can_fuse(x.contiguous(), norm, None, None)
+    assert not can_fuse(x, norm, x.double(), None)
+    assert not can_fuse(x.double(), norm, None, None)
+    assert not can_fuse(x, copy.deepcopy(norm).train(), None, None)
+    assert not can_fuse(x, norm, x, copy.deepcopy(norm).requires_grad_())
+
+
+def resnet(name: str) -> nn.Module:
+    from winnow.models._torchvision import ensure_torchvision
+
+    ensure_torchvision()
+    import timm
+
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0).eval()
+    generator = torch.Generator().manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):  # fresh norms would hide what they do
+            for tensor in (module.weight, module.bias, module.running_mean):
+                assert tensor is not None
+                tensor.data.copy_(0.5 + 0.2 * torch.randn(len(tensor), generator=generator))
+    return network
+
+
+def run(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    features = network.forward_features(images)  # type: ignore[operator]
+    gradient = torch.autograd.grad(features.square().mean(), network.conv1.weight)[0]  # type: ignore[union-attr]
+    return features.detach(), gradient
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_a_rebuilt_network_is_the_same_bit_for_bit(name: str) -> None:
+    network, images = resnet(name), torch.rand(2, 3, 64, 64)
+    joined = copy.deepcopy(network)
+    join_frozen_norms(joined)
+    assert sum(isinstance(m, FrozenResidual) for m in joined.modules()) == (8 if name == "resnet18" else 16)
+    assert isinstance(joined.bn1, NormReLU)
+    assert joined.state_dict().keys() == network.state_dict().keys()
+    for module in (network, joined):
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.requires_grad_(False)
+    for a, b in zip(run(joined, images), run(network, images), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(run(copy.deepcopy(joined), images), run(network, images), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_networks_of_other_kinds_stay_as_they_are() -> None:
+    network = resnet("seresnet50")
+    before = repr(network.layer1)  # type: ignore[union-attr]
+    join_frozen_norms(network)
+    assert repr(network.layer1) == before  # type: ignore[union-attr]
