@@ -6,6 +6,7 @@ A page asks for a part by a comment such as `<!-- generated: config -->`.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from winnow.registry import REQUIRED, Registry
 
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench"
 _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 
@@ -147,6 +149,29 @@ def exits() -> str:
     return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])
 
 
+def _figures(name: str) -> str:
+    """The kept figures of a benchmark, a table for each device it was run on; nothing where there are none."""
+    from winnow.bench.record import show_bytes, show_seconds
+
+    lines: list[str] = []
+    for path in sorted(RESULTS.glob(f"{name}-*.json")):
+        kept = json.loads(path.read_text())
+        machine = kept["machine"]
+        where = machine["gpu"] if kept["settings"]["device"] == "cuda" else f"{machine['threads']} cores"
+        facts = list(dict.fromkeys(fact for row in kept["rows"] for fact in row.get("facts", {})))
+        lines += [f"`{kept['command']}` on {where} ({path.name}):", ""]
+        lines += ["| " + " | ".join(["case", "rival", "median", "ratio", "memory", *facts]) + " |"]
+        lines += ["|---|---|" + "--:|" * (3 + len(facts))]
+        for row in kept["rows"]:
+            ratio, memory = row["ratio"], row["peak_bytes"]
+            cells = [row["case"], row["rival"], show_seconds(row["seconds"]["median"])]
+            cells += ["" if ratio is None else f"{ratio:.2f}", "" if memory is None else show_bytes(memory)]
+            cells += [f"{row['facts'][fact]:.4g}" if fact in row.get("facts", {}) else "" for fact in facts]
+            lines.append("| " + " | ".join(map(_text, cells)) + " |")
+        lines += ["", f"Ratios are to {kept['against']}.", *kept["notes"], ""]
+    return "\n".join(lines)
+
+
 def _plain(text: str | None) -> str:
     """Return help text without its console markup, as Markdown."""
     text = inspect.cleandoc(text or "")
@@ -183,4 +208,5 @@ WRITERS: dict[str, Callable[[], str]] = {
     "poolings": poolings,
     "commands": commands,
     "exits": exits,
+    "evaluation": lambda: _figures("evaluate"),
 }
