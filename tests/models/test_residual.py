@@ -69,6 +69,7 @@ def test_not_a_number_stays_one() -> None:
 
 
 def test_only_frozen_norms_and_channels_last_maps_are_taken() -> None:
+    pytest.importorskip("triton")
     norm, x = made_norm(4, 0), torch.rand(2, 4, 3, 3).contiguous(memory_format=torch.channels_last)
     assert can_fuse(x, norm, None, None)
     assert not can_fuse(x.contiguous(), norm, None, None)
@@ -116,6 +117,15 @@ def test_a_rebuilt_network_is_the_same_bit_for_bit(name: str) -> None:
         assert torch.equal(a, b)
     for a, b in zip(run(copy.deepcopy(joined), images), run(network, images), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_rebuilt_network_compiles_to_one_graph() -> None:
+    torch._dynamo.reset()
+    network, images = resnet("resnet18"), torch.rand(1, 3, 32, 32)
+    join_frozen_norms(network)
+    compiled = torch.compile(network.forward_features, backend="aot_eager", fullgraph=True)  # type: ignore[arg-type]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images), network.forward_features(images))  # type: ignore[operator]
 
 
 def test_networks_of_other_kinds_stay_as_they_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> No
             line = f"{outcome.trace}failed: {outcome.run.name}: {reason}"
             err.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    # Before CUDA starts: by default streams beyond the eighth wait for others.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     shown = bars()
     with shown:
         monitor = {id(run): ConsoleMonitor(run.name, shown) for run in runs}

@@ -31,7 +31,8 @@ def norm_relu(
     On a GPU, where the norms are frozen and the maps (B, C, H, W) in channels-last order, it is one kernel, and its
     gradient another. Otherwise it is computed operation by operation.
     """
-    if x.is_cuda and _kernels() is not None and can_fuse(x, norm, shortcut, shortcut_norm):
+    # A compiler joins operations by itself.
+    if x.is_cuda and not torch.compiler.is_compiling() and can_fuse(x, norm, shortcut, shortcut_norm):
         return fused_norm_relu(x, norm, shortcut, shortcut_norm)
     y = nn.BatchNorm2d.forward(norm, x)  # the norm alone, also of a module that is norm and ReLU
     if shortcut is not None:
@@ -44,7 +45,7 @@ def can_fuse(x: Tensor, norm: nn.BatchNorm2d, shortcut: Tensor | None, shortcut_
     maps = [x] if shortcut is None else [x, shortcut]
     norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
     return (
-        not torch.compiler.is_compiling()  # a compiler fuses by itself
+        _kernels() is not None
         and all(m.dtype == x.dtype and m.is_contiguous(memory_format=torch.channels_last) for m in maps)
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and all(n.weight.dtype == torch.float32 and not (n.training or n.weight.requires_grad) for n in norms)
