@@ -1,0 +1,36 @@
+"""A GPU finds what the CPU finds, bit for bit."""
+
+import pytest
+import torch
+
+from winnow.evaluation import evaluate_retrieval, search
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def rows_and_labels(count, classes, width=24):
+    generator = torch.Generator().manual_seed(count)
+    labels = torch.randint(classes, (count,), generator=generator)
+    rows = torch.randn(classes, width, generator=generator)[labels] + torch.randn(count, width, generator=generator)
+    rows[count // 2 : count // 2 + 40] = rows[7]
+    return torch.nn.functional.normalize(rows, dim=1), labels
+
+
+@pytest.mark.parametrize(("count", "classes"), [(6000, 1200), (3000, 6), (90, 5)])
+def test_evaluation_is_that_of_the_cpu(count, classes):
+    rows, labels = rows_and_labels(count, classes)
+    here = evaluate_retrieval(rows, labels, ks=(1, 8, 100))
+    there = evaluate_retrieval(rows.cuda(), labels.cuda(), ks=(1, 8, 100))
+    assert torch.equal(here.neighbours, there.neighbours)
+    assert torch.equal(here.distances, there.distances)
+    for name, values in here.per_query.items():
+        assert torch.equal(values.nan_to_num(-1), there.per_query[name].nan_to_num(-1)), name
+
+
+@pytest.mark.parametrize("chunk_bytes", [2**16, 2**26])
+def test_search_in_a_gallery_is_that_of_the_cpu(chunk_bytes):
+    rows, _ = rows_and_labels(20000, 4000)
+    here = search(rows[:500], rows, 30)
+    there = search(rows[:500].cuda(), rows.cuda(), 30, chunk_bytes=chunk_bytes)
+    assert torch.equal(here[1], there[1].cpu())
+    assert torch.equal(here[0], there[0].cpu())
