@@ -148,13 +148,17 @@ def test_draws_depend_on_the_generator_alone() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_draws_are_the_same_on_a_gpu() -> None:
-    sizes = torch.arange(1, 400)
+@pytest.mark.parametrize("cache", ["device", "ram", "none"])
+def test_training_crops_are_the_same_on_a_gpu(arrays, noise, cache: str) -> None:
+    images = arrays([noise(40, 60, seed) for seed in range(4)])
     here, there = (
-        train_boxes(sizes.to(device), sizes.flip(0).to(device), torch.Generator().manual_seed(1)).cpu()
+        Crops(resize=32, size=20).train(
+            ImageStore(images, resize=32, cache=cache, device=device), [3, 1, 0], torch.Generator().manual_seed(1)
+        )
         for device in ("cpu", "cuda")
     )
-    torch.testing.assert_close(here, there, rtol=1e-6, atol=1e-4)
+    assert there.is_cuda
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-6, atol=1e-6)
 
 
 def test_centre_boxes_are_whole_pixels() -> None:
