@@ -86,6 +86,7 @@ class ConsoleMonitor(Monitor):
     def start(self, steps: int, done: int) -> None:
         """Show the bar of training."""
         self._begin()
+        self._clear()
         title = escape(self._name) or "training"
         self._training = self._progress.add_task(title, total=steps, completed=done, info="")
         self._tasks.add(self._training)
@@ -109,11 +110,15 @@ class ConsoleMonitor(Monitor):
         if self._own:
             self._progress.stop()
             self._started = False
-        else:  # a task that was never told its end, because others had done the work, goes too
-            for bar in self._tasks:
-                self._progress.remove_task(bar)
-        self._tasks.clear()
+        else:
+            self._clear()
         self._training = None
+
+    def _clear(self) -> None:
+        """Take away bars of work that never ended, such as what another run had done already."""
+        for bar in self._tasks:
+            self._progress.remove_task(bar)
+        self._tasks.clear()
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
