@@ -129,7 +129,8 @@ def _compare(case: Case, competing: Mapping[str, Rival], device: torch.device, r
     timings = measure_all(
         {name: partial(rival, task) for name, rival in competing.items()}, device=device, repeats=repeats, warmup=0
     )
-    return [Row(str(case), name, timings[name], peaks[name], found[name]) for name in competing]
+    facts = {name: {"MAP@R": metrics["MAP@R"]} for name, metrics in found.items()}
+    return [Row(str(case), name, timings[name], peaks[name], facts[name]) for name in competing]
 
 
 def _check_agreement(case: Case, found: Mapping[str, Mapping[str, float]]) -> None:

@@ -52,7 +52,7 @@ def winnow(task: Task) -> dict[str, float]:
 
 def pytorch_metric_learning(task: Task) -> dict[str, float]:
     """The `AccuracyCalculator` of pytorch-metric-learning with its default search, a flat index of faiss."""
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator  # type: ignore[import-untyped]
 
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
     judge: Any = AccuracyCalculator(include=names, k="max_bin_count", device=task.queries.device)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from winnow.evaluation import mutual
-from winnow.evaluation.exact import full_precision, pair_distances, parts, repeat_ranks
+from winnow.evaluation.exact import error_bound, full_precision, pair_distances, parts, repeat_ranks
 from winnow.evaluation.inputs import as_count
 from winnow.evaluation.select import ascending, by_value_then_place, merged, smallest
 
@@ -145,14 +145,16 @@ class ExactSearch:
         """Squared distances (B, k) in units, float64, and places among the kept references, from `width` candidates."""
         points = self._centred(self.queries[rows]).to(self._dtype(width))
         lengths = points.double().square().sum(dim=1, keepdim=True)
-        if self.table is not None and width <= self.table[0].shape[1]:
+        self._prepare(points.dtype)
+        reach = self.norms[points.dtype].max().double()
+        at_once = self.table is not None and width <= self.table[0].shape[1]
+        slack = 2 * error_bound(lengths, reach, self.references.shape[1], points.dtype, at_once=at_once)
+        if self.table is not None and at_once:
             squares, places = self.table[0][rows].double(), self.table[1][rows]
             width = squares.shape[1]
-            slack = 2 * self._error(lengths, points.dtype, at_once=True)
         else:
             squares, places = self._candidates(points, width)
             squares = squares.double() + lengths
-            slack = 2 * self._error(lengths, points.dtype, at_once=False)
         farthest = squares.amax(dim=1, keepdim=True)
         if self.own is not None:
             squares.masked_fill_(places == self.own[rows, None], math.inf)
@@ -179,7 +181,6 @@ class ExactSearch:
     def _candidates(self, points: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """The `width` smallest |r|^2 - 2 q.r of every row and their places, unordered."""
         columns = self._columns(width)
-        self._prepare(points.dtype)
         references, norms = self.points[points.dtype], self.norms[points.dtype]
         block = points.new_empty(len(points) * columns)
         best: tuple[Tensor, Tensor] | None = None
@@ -190,19 +191,6 @@ class ExactSearch:
             best = smallest(values, width) if best is None else merged(best, values, start)
         assert best is not None  # there is at least one reference
         return best
-
-    def _error(self, lengths: Tensor, dtype: torch.dtype, *, at_once: bool) -> Tensor:
-        """Bound on the error of a squared distance in units, shape (B, 1), given the squared `lengths` of the queries.
-
-        The standard bound of a dot product of D terms; and the rounding of the centred points, of the norms, and of
-        adding them, which a matrix library may do anew after every 64 terms or more. Where norms and product are
-        added `at_once`, it is the bound of a dot product of D + 2 terms.
-        """
-        info, dimension = torch.finfo(dtype), self.references.shape[1]
-        lengths, reach = lengths.sqrt(), self.norms[dtype].max().double().sqrt()
-        product = 0 if at_once else (2 * dimension + 8) * lengths * reach
-        rest = ((dimension if at_once else dimension // 64) + 18) * (lengths + reach).square()
-        return info.eps / 2 * (product + rest) + (dimension + 8) * info.tiny
 
     def _measure(self, rows: Tensor, squares: Tensor, places: Tensor, chosen: Tensor) -> None:
         """Write the exact squared distances of the chosen candidates into `squares`."""

@@ -39,6 +39,30 @@ def pair_distances(left: Tensor, right: Tensor, unit: float = 1.0) -> Tensor:
     return terms[:, 0]
 
 
+def error_bound(lengths: Tensor, reach: Tensor, dimension: int, dtype: torch.dtype, *, at_once: bool) -> Tensor:
+    r"""How far a squared distance that comes from a matrix product may be from the true one.
+
+    The standard bound of a dot product of D terms; and the rounding of the points, of their norms, and of adding these,
+    which a matrix library may do anew after every 64 terms or more. Where norms and product are added `at_once`, it
+    is the bound of a dot product of D + 2 terms, $\lVert x \rVert^2 + \lVert y \rVert^2 - 2\, x^\top y$.
+
+    Args:
+        lengths: Squared norms of the queries, float64.
+        reach: The largest squared norm of a reference, float64.
+        dimension: D.
+        dtype: In which the product is computed.
+        at_once: The norms are terms of the product.
+
+    Returns:
+        Of the shape of `lengths`, float64.
+    """
+    info = torch.finfo(dtype)
+    lengths, reach = lengths.sqrt(), reach.sqrt()
+    product = 0 if at_once else (2 * dimension + 8) * lengths * reach
+    rest = ((dimension if at_once else dimension // 64) + 18) * (lengths + reach).square()
+    return info.eps / 2 * (product + rest) + (dimension + 8) * info.tiny
+
+
 def repeat_ranks(rows: Tensor) -> Tensor:
     """How many equal rows stand before each row.
 
