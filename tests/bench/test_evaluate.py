@@ -54,7 +54,7 @@ def test_the_command_writes_every_case_and_rival(
     with pytest.raises(SystemExit) as end:
         run()
     assert not end.value.code
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "ratios to pytorch-metric-learning" in printed
     found = json.loads((tmp_path / "results/bench/evaluate-cpu.json").read_text())
     assert found["command"] == f"winnow {words}"
