@@ -58,7 +58,22 @@ def train(
     )  # fmt: skip
 
 
-COMMANDS = (evaluate, train)
+def pooling(
+    out_folder: Path = _OUT,
+    device: str = _DEVICE,
+    repeats: int = typer.Option(15, "--repeats", min=1, help="Runs of every rival; the table shows the median."),
+    batch: list[int] = typer.Option([], "--batch", min=1, help="Images at once; default 32, and 128, 512 on a GPU."),
+    size: list[str] = typer.Option([], "--size", help="Features, width, prototypes, such as 49x128x64; several times."),
+) -> None:
+    """Pooling forward and backward, against average pooling, the documents' 100-step iteration and POT."""
+    from winnow.bench.pooling import run_pooling
+    from winnow.bench.pooling_task import parse_size
+
+    sizes = [parse_size(one) for one in size]
+    _finish(run_pooling(device=device, batches=batch, sizes=sizes, repeats=repeats, note=_tell), out_folder)
+
+
+COMMANDS = (evaluate, pooling, train)
 
 
 def _tell(text: str) -> None:
