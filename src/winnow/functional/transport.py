@@ -16,7 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from winnow.errors import DataError
 from winnow.functional.distances import clip_norm, pairwise_distance
+from winnow.functional.fused import can_fuse, fused_gsp
 from winnow.functional.selection import soft_selection
 
 
@@ -70,12 +72,9 @@ def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Te
     Returns:
         (B, n) weights and (B, m) attributes, each row summing to one.
     """
+    _check_numbers(mu, eps, len(costs))
     if isinstance(eps, Tensor):
-        if eps.numel() != 1:
-            raise ValueError(f"the sharpness eps must be one number, got {tuple(eps.shape)}")
         eps = eps.reshape(())
-    elif not 0 <= eps < math.inf:
-        raise ValueError(f"the sharpness eps must be finite and not negative, got {eps}")
     if mask is not None:
         costs = costs.masked_fill(~mask[:, None], 0.0)
     affinity = -eps * costs
@@ -99,6 +98,11 @@ def gsp(
     Differentiable in features, prototypes, mu and eps. Half-precision input is computed in float32; the pooled
     vector comes back in the features' dtype, weights and attributes in float32.
 
+    On a GPU a fused form does all of it in a few kernels and keeps no (B, n, m) tensor; it takes up to 4096 features
+    and 128 prototypes in float32 and half precision, and other inputs take the PyTorch form. There, prototypes are
+    rounded to bfloat16 beside bfloat16 features, as a matrix product under autocast would, and the range of a tensor
+    mu is not checked. `WINNOW_FUSED=0` in the environment forces the PyTorch form.
+
     Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.
 
     Args:
@@ -113,9 +117,13 @@ def gsp(
 
     Raises:
         ValueError: for shapes that do not fit, or mu or eps out of range (a tensor eps is not checked).
-        DataError: if all features of an image are masked.
+        DataError: if all features of an image are masked (not seen inside a compiled or captured graph on a GPU).
     """
     _check_shapes(features, prototypes, mask)
+    if can_fuse(features, prototypes):
+        _check_numbers(mu, eps, len(features))
+        _check_mask(mask)
+        return GSPOutput(*fused_gsp(features, prototypes, mu, eps, mask))
     dtype = features.dtype
     wide = torch.promote_types(dtype, torch.float32)
     with torch.autocast(features.device.type, enabled=False):
@@ -126,6 +134,29 @@ def gsp(
         weights, attributes = gsp_weights(costs, mu, eps, mask)
         pooled = (weights[:, None, :] @ f).squeeze(1)
     return GSPOutput(pooled.to(dtype), weights, attributes)
+
+
+def _check_numbers(mu: Tensor | float, eps: Tensor | float, images: int) -> None:
+    if isinstance(eps, Tensor):
+        if eps.numel() != 1:
+            raise ValueError(f"the sharpness eps must be one number, got {tuple(eps.shape)}")
+    elif not 0 <= eps < math.inf:
+        raise ValueError(f"the sharpness eps must be finite and not negative, got {eps}")
+    if isinstance(mu, Tensor):
+        if mu.numel() not in (1, images):
+            raise ValueError(f"the share mu must be one number or {images}, one per image, got {tuple(mu.shape)}")
+    elif not 0 < mu <= 1:
+        raise ValueError(f"the share mu must be in (0, 1], not {mu}")
+
+
+def _check_mask(mask: Tensor | None) -> None:
+    """Refuse an image without features, where to look at a value does not break a graph."""
+    if mask is None or torch.compiler.is_compiling() or (mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    empty = ~mask.any(dim=1)
+    if bool(empty.any()):
+        image = int(empty.nonzero()[0])
+        raise DataError(f"every feature of image {image} of the batch is masked; leave at least one unmasked")
 
 
 def _check_shapes(features: Tensor, prototypes: Tensor, mask: Tensor | None) -> None:

@@ -14,7 +14,7 @@ class GAP(Pooling):
     $$g = \frac1n \sum_j f_j$$
     """
 
-    def pool(self, features: Tensor, mask: Tensor) -> Pooled:
+    def pool(self, features: Tensor, mask: Tensor | None) -> Pooled:
         """Average tokens (B, n, d)."""
         pooled, weights = masked_mean(features, mask)
         return Pooled(pooled, weights, None)

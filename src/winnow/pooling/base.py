@@ -33,8 +33,8 @@ class Pooling(nn.Module):
     has_attributes: ClassVar[bool] = False
 
     @abstractmethod
-    def pool(self, features: Tensor, mask: Tensor) -> Pooled:
-        """Pool tokens (B, n, d) where `mask` (B, n) is true."""
+    def pool(self, features: Tensor, mask: Tensor | None) -> Pooled:
+        """Pool tokens (B, n, d) where `mask` (B, n) is true; all of them where it is None."""
 
     @overload
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
@@ -53,11 +53,7 @@ class Pooling(nn.Module):
             DataError: if all features of an image are masked.
         """
         tokens = as_tokens(features)
-        if mask is None:
-            mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        else:
-            mask = _flat_mask(mask, features, tokens)
-        result = self.pool(tokens, mask)
+        result = self.pool(tokens, None if mask is None else _flat_mask(mask, features, tokens))
         return result if details else result.pooled
 
 
@@ -72,16 +68,21 @@ def _flat_mask(mask: Tensor, features: Tensor, tokens: Tensor) -> Tensor:
             f"mask must be bool with one value per feature, {wanted}, got {mask.dtype} {tuple(mask.shape)}"
         )
     mask = mask.flatten(1)
-    # A compiled graph cannot raise on values; there, as everywhere, an image needs at least one feature.
-    if not torch.compiler.is_compiling() and not mask.any(dim=1).all():
+    # A graph cannot raise on values; there, as everywhere, an image needs at least one feature.
+    captured = mask.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not torch.compiler.is_compiling() and not captured and not mask.any(dim=1).all():
         image = int((~mask.any(dim=1)).nonzero()[0])
         raise DataError(f"every feature of image {image} of the batch is masked; leave at least one unmasked")
     return mask
 
 
-def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def masked_mean(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the mean (B, d) of the features (B, n, d) under a mask, and its uniform weights (B, n)."""
     wide = torch.promote_types(features.dtype, torch.float32)  # a float16 sum of large features would overflow
-    count = mask.sum(dim=1, keepdim=True)
+    if mask is None:
+        count = features.shape[1]
+        weights = features.new_full((), 1 / max(count, 1), dtype=wide).expand(features.shape[:2])
+        return (features.sum(dim=1, dtype=wide) / count).to(features.dtype), weights
+    total = mask.sum(dim=1, keepdim=True)
     kept = torch.where(mask[..., None], features, 0.0)
-    return (kept.sum(dim=1, dtype=wide) / count).to(features.dtype), mask.to(wide) / count
+    return (kept.sum(dim=1, dtype=wide) / total).to(features.dtype), mask.to(wide) / total

@@ -77,7 +77,7 @@ class GSP(Pooling):
         if not self._known_ready:
             self._count(self._captured_rows)
 
-    def pool(self, features: Tensor, mask: Tensor) -> Pooled:
+    def pool(self, features: Tensor, mask: Tensor | None) -> Pooled:
         """Pool tokens (B, n, d)."""
         if self.is_ready:
             return Pooled(*gsp(features, self.prototypes, self.mu, self.eps, mask))

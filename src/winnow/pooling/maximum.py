@@ -19,12 +19,12 @@ class GMP(Pooling):
     It has no weights over features; shown instead is the share of channels whose maximum lies at each place.
     """
 
-    def pool(self, features: Tensor, mask: Tensor) -> Pooled:
+    def pool(self, features: Tensor, mask: Tensor | None) -> Pooled:
         """Take the maximum of tokens (B, n, d) in each channel."""
-        kept = features.masked_fill(~mask[..., None], -torch.inf)
+        kept = features if mask is None else features.masked_fill(~mask[..., None], -torch.inf)
         pooled, winner = kept.max(dim=1)
         share = torch.full((1, 1), 1 / features.shape[2], device=features.device).expand(winner.shape)
-        weights = torch.zeros(mask.shape, device=features.device).scatter_add(1, winner, share)
+        weights = torch.zeros(features.shape[:2], device=features.device).scatter_add(1, winner, share)
         return Pooled(pooled, weights, None)
 
 
