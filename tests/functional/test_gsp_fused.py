@@ -66,15 +66,15 @@ def compare(
     gap: float,
     *,
     dtype: torch.dtype = torch.float32,
-    masked: bool = False,
-) -> float:
+    masked: bool = False, names: tuple[str, ...] = NAMES[:5],
+) -> float:  # fmt: skip
     f, w = (t.to(device) for t in problem(sum(size), *size, gap))
     f = f.to(dtype)
     mask = None
     if masked:
         mask = torch.rand(f.shape[:2], generator=torch.Generator().manual_seed(1)).to(device) > 0.3
         mask[:, 0] = True
-    return worst(evaluate(f, w, mu, eps, mask), evaluate(f.double(), w.double(), mu, eps, mask))
+    return worst(evaluate(f, w, mu, eps, mask), evaluate(f.double(), w.double(), mu, eps, mask), names)
 
 
 def check_accuracy(device: str) -> None:
@@ -198,7 +198,8 @@ def test_on_the_gpu(check: object) -> None:
 def test_accuracy_at_the_usual_sizes(size: tuple[int, ...], gap: float) -> None:
     for eps in (0.5, 5.0, 20.0):
         assert compare("cuda", size, 0.3, eps, gap) < 1e-5, eps
-    assert compare("cuda", size, 0.3, 1e4, gap) < 1e-3
+    # With features far from prototypes and hard choices the gradient of the prototypes is zero but for rounding.
+    assert compare("cuda", size, 0.3, 1e4, gap, names=NAMES[: 5 if gap < 0.1 else 4]) < 1e-3
 
 
 @needs_gpu

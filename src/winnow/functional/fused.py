@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +15,13 @@ SWITCH = "WINNOW_FUSED"
 """Set this environment variable to 0 to force the PyTorch form everywhere."""
 
 
-@lru_cache(1)
-def _launch() -> ModuleType | None:
-    """Import the kernels; None where there is no Triton."""
-    try:
-        from winnow.functional import gsp_launch
-    except ImportError:
-        return None
+_HAS_TRITON = find_spec("triton") is not None
+
+
+def _launch() -> ModuleType:
+    """Import the kernels, late, because Triton is not light."""
+    from winnow.functional import gsp_launch
+
     return gsp_launch
 
 
@@ -37,7 +37,7 @@ def can_fuse(features: Tensor, prototypes: Tensor) -> bool:
         return False
     if features.dtype not in (torch.float32, torch.bfloat16, torch.float16) or prototypes.dtype != torch.float32:
         return False
-    return features.shape[1] <= 4096 and len(prototypes) <= 128 and _launch() is not None
+    return features.shape[1] <= 4096 and len(prototypes) <= 128 and _HAS_TRITON
 
 
 @torch.library.custom_op("winnow::gsp_forward", mutates_args=())
@@ -47,7 +47,6 @@ def _forward_op(
 ) -> list[Tensor]:  # fmt: skip
     """Hide the launches from torch.compile, which takes them as one node of its graph."""
     how = _launch()
-    assert how is not None, "can_fuse has been asked"
     launch = how.plan(*features.shape[1:], len(prototypes), features.dtype, eps_value if eps is None else None)
     numbers = mu_value if mu is None else mu, eps_value if eps is None else eps
     return list(how.forward(features, prototypes, *numbers, mask, launch))
@@ -60,7 +59,6 @@ def _(
 ) -> list[Tensor]:  # fmt: skip
     (batch, n, d), m = features.shape, len(prototypes)
     how = _launch()
-    assert how is not None, "can_fuse has been asked"
     parts = how.plan(n, d, m, features.dtype, eps_value if eps is None else None).parts
     sizes = ((batch, n), (batch, m), (batch, n), (parts, m, d), (m,))
     dtypes = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float32)
@@ -74,7 +72,6 @@ def _backward_op(
     mask: Tensor | None, out: list[Tensor], dg: Tensor | None, dp: Tensor | None, dz: Tensor | None, scalars: bool,
 ) -> list[Tensor]:  # fmt: skip
     how = _launch()
-    assert how is not None, "can_fuse has been asked"
     launch = how.plan(*features.shape[1:], len(prototypes), features.dtype, eps_value if eps is None else None)
     numbers = mu_value if mu is None else mu, eps_value if eps is None else eps
     gradients = how.backward(

@@ -12,7 +12,6 @@ from winnow.functional.gsp_tiles import (
     affinity,
     distances,
     load,
-    load_image,
     load_parts,
     multiply,
     number,
@@ -25,27 +24,37 @@ from winnow.functional.gsp_tiles import (
 
 @triton.jit
 def _mean_over_u(x, q, keep, mu):
-    """Return sum_j u_j q_j of each row, with u = v / sum v and v = s (1 - s); softmax(-l) where mu is 1."""
+    """Return sum_j u_j q_j with u = v / sum v and v = s (1 - s); softmax(-l) where mu is 1."""
     # In the log domain, because every v may underflow while their ratios do not.
     log_v = tl.where(mu < 1.0, -tl.abs(x) - 2.0 * tl.log(1.0 + tl.exp(-tl.abs(x))), -x)
     log_v = tl.where(keep, log_v, float("-inf"))
-    u = tl.where(keep, tl.exp(log_v - tl.max(log_v, 1)[:, None]), 0.0)
-    total, weighted = tl.reduce((u, u * q), 1, pair_sum)
-    return weighted / tl.maximum(total, 0.5)  # the greatest u is 1; the bound is for rows without an image
+    u = tl.exp(log_v - tl.max(log_v, 0))
+    total, weighted = tl.reduce((u, u * q), 0, pair_sum)
+    return weighted / total
 
 
 @triton.jit
 def _own_gradient(
-    a, q, dp_ptr, dz_ptr, at, image, keep, m,
-    M: tl.constexpr, HAS_DP: tl.constexpr, HAS_DZ: tl.constexpr, SHARED: tl.constexpr,
+    e, total, q, dp_ptr, dz_ptr, at, image, keep, valid, m,
+    M: tl.constexpr, HAS_DP: tl.constexpr, HAS_DZ: tl.constexpr,
 ):  # fmt: skip
-    """Return q = dL/dp of each row of a tile, given f . dg; and h, the part of it that comes by the attributes."""
-    h = tl.zeros_like(q)
+    """Return q = dL/dp of each row of a tile, given f . dg, and dL/dz less that of the row's nearest prototype.
+
+    Where one prototype takes nearly all of a feature, its dL/dz and their mean h are nearly equal; the difference keeps
+    its digits if that dL/dz is taken away from all of them first.
+    """
+    shifted = e
     if HAS_DP:
         q += tl.load(dp_ptr + at, mask=keep, other=0.0)
     if HAS_DZ:
-        h = tl.sum(a * load_image(dz_ptr, image, tl.arange(0, M), keep, m, SHARED), 1)
-    return q + h, h
+        dz = tl.load(dz_ptr + image * m + tl.arange(0, M), mask=valid, other=0.0)
+        nearest = tl.max(tl.where(e == 1.0, dz[None, :], float("-inf")), 1)
+        nearest = tl.where(keep, nearest, 0.0)
+        shifted = dz[None, :] - nearest[:, None]
+        h = tl.sum(e * shifted, 1) / total
+        q += h + nearest
+        shifted = shifted - h[:, None]
+    return q, shifted
 
 
 @triton.jit
@@ -57,17 +66,17 @@ def weights_gradient_kernel(
     HAS_DG: tl.constexpr, HAS_DP: tl.constexpr, HAS_DZ: tl.constexpr,
 ):  # fmt: skip
     """Write q = dL/dp of every feature, for images of several tiles."""
-    image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, 0, n, R, N, MASKED)
+    image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, n, R, N, MASKED)
     eps = number(eps_ptr, 0, eps_value, image, EPS_TENSOR)
     valid = tl.arange(0, M) < m
     f_rows = image.to(tl.int64) * f_image + feature * f_row
     c, _, _, _, _, _, q = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, dg_ptr, image, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, HAS_DG, False,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, dg_ptr + image * d, f_rows, f_column, keep, valid, eps, m, d,
+        R, M, K, PARTS, HAS_DG,
     )  # fmt: skip
     e, total, _ = affinity(c, valid, eps)
     at = image * n + feature
-    q, _ = _own_gradient(e / total[:, None], q, dp_ptr, dz_ptr, at, image, keep, m, M, HAS_DP, HAS_DZ, False)
+    q, _ = _own_gradient(e, total, q, dp_ptr, dz_ptr, at, image, keep, valid, m, M, HAS_DP, HAS_DZ)
     tl.store(q_ptr + at, q, mask=exists)
 
 
@@ -95,42 +104,35 @@ def _add_near(
 @triton.jit
 def _selection_gradient(
     x_ptr, q_ptr, weights_ptr, mask_ptr, x, q, p, keep, image, mu, n,
-    R: tl.constexpr, N: tl.constexpr, ALL: tl.constexpr, MASKED: tl.constexpr, SCALARS: tl.constexpr,
+    ONE: tl.constexpr, ALL: tl.constexpr, MASKED: tl.constexpr, SCALARS: tl.constexpr,
 ):  # fmt: skip
-    """Return dL/dl of a tile's scores, and dL/dmu of the image of each row."""
-    mean_pq = tl.zeros([R], tl.float32)
-    if N <= R:
-        shape: tl.constexpr = [R // N, N]
-        the_mu = tl.reshape(tl.zeros([R], tl.float32) + mu, shape)
-        mean_q = _mean_over_u(tl.reshape(x, shape), tl.reshape(q, shape), tl.reshape(keep, shape), the_mu)
-        mean_q = tl.reshape(tl.broadcast_to(mean_q[:, None], shape), [R])
+    """Return dL/dl of a tile's scores and dL/dmu of its image, of which the tile is ONE or part."""
+    mean_pq = 0.0
+    if ONE:
+        mean_q = _mean_over_u(x, q, keep, mu)
         if SCALARS:
-            mean_pq = tl.sum(tl.reshape(p * q, shape), 1)
-            mean_pq = tl.reshape(tl.broadcast_to(mean_pq[:, None], shape), [R])
+            mean_pq = tl.sum(p * q, 0)
     else:
         every = tl.arange(0, ALL)
         counts = every < n
         if MASKED:
             counts = counts & (tl.load(mask_ptr + image * n + every, mask=counts, other=0) != 0)
         all_q = tl.load(q_ptr + image * n + every, mask=counts, other=0.0)
-        all_x = tl.load(x_ptr + image * n + every, mask=counts, other=0.0)
-        mean_q = tl.sum(_mean_over_u(all_x[None, :], all_q[None, :], counts[None, :], mu), 0)
+        mean_q = _mean_over_u(tl.load(x_ptr + image * n + every, mask=counts, other=0.0), all_q, counts, mu)
         if SCALARS:
-            mean_pq += tl.sum(all_q * tl.load(weights_ptr + image * n + every, mask=counts, other=0.0), 0)
+            mean_pq = tl.sum(all_q * tl.load(weights_ptr + image * n + every, mask=counts, other=0.0), 0)
     dl = p * tl.where(mu < 1.0, tl.sigmoid(-x), 0.0) * (q - mean_q)
     return dl, (mean_q - mean_pq) / mu
 
 
 @triton.jit
 def _pull(
-    a, c, dl, p, h, dz_ptr, image, f_scale, f2, w2, keep, valid, eps, m,
-    M: tl.constexpr, PARTS: tl.constexpr, HAS_DZ: tl.constexpr, SHARED: tl.constexpr,
+    a, c, dl, p, shifted, f_scale, f2, w2, valid, eps, PARTS: tl.constexpr, HAS_DZ: tl.constexpr
 ):  # fmt: skip
     """Return P_ij / max(1, |f_j|) (R, M), the part of df along f (R,), and dL/d(-eps c)."""
     inner = dl[:, None]
     if HAS_DZ:
-        dz = load_image(dz_ptr, image, tl.arange(0, M), keep, m, SHARED)
-        inner = inner + p[:, None] * (dz - h[:, None])
+        inner = inner + p[:, None] * shifted
     da = a * inner
     if PARTS == 1:
         # Rounded once and used so throughout, and not above what rounded differences can bear.
@@ -143,49 +145,45 @@ def _pull(
     return pull, tl.where(f_scale < 1.0, along_f, 0.0), da
 
 
-@triton.jit(do_not_specialize=["first", "images"])
+@triton.jit
 def gradient_kernel(
     f_ptr, w_ptr, parts_ptr, w2_ptr, mask_ptr, mu_ptr, eps_ptr, weights_ptr, x_ptr, q_ptr, dg_ptr, dp_ptr, dz_ptr,
-    df_ptr, dw_ptr, sums_ptr, pull_ptr, dmu_ptr, deps_ptr,
-    mu_value, eps_value, mu_stride, f_image, f_row, f_column, first, images, n, d, m,
+    df_ptr, dw_ptr, sums_ptr, dmu_ptr, deps_ptr,
+    mu_value, eps_value, mu_stride, f_image, f_row, f_column, n, d, m,
     R: tl.constexpr, N: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
     PARTS: tl.constexpr, MASKED: tl.constexpr, MU_TENSOR: tl.constexpr, EPS_TENSOR: tl.constexpr,
     HAS_DG: tl.constexpr, HAS_DP: tl.constexpr, HAS_DZ: tl.constexpr, SCALARS: tl.constexpr,
-    SPREAD: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of a tile's features, and add to those of clipped prototypes, mu and eps.
 
-    Of the prototypes' gradient, sum_j P_ij goes to `sums`. Of -sum_j P_ij f_j either each tile adds its own to `dw`,
-    or, with SPREAD, P is written to `pull`, in parts, for another kernel to multiply.
+    Of the prototypes' gradient, sum_j P_ij goes to `sums` and -sum_j P_ij f_j to `dw`.
     """
-    turn = tl.program_id(0)
-    tile = first + turn
+    tile = tl.program_id(0)
     places = tl.arange(0, M)
     valid = places < m
-    image, feature, exists, keep = rows_of(tile, mask_ptr, images, n, R, N, MASKED)
-    mu = number(mu_ptr, mu_stride, mu_value, tl.minimum(image, images - 1), MU_TENSOR)
-    eps = number(eps_ptr, 0, eps_value, 0, EPS_TENSOR)
+    image, feature, exists, keep = rows_of(tile, mask_ptr, n, R, N, MASKED)
+    mu = number(mu_ptr, mu_stride, mu_value, image, MU_TENSOR)
+    eps = number(eps_ptr, 0, eps_value, image, EPS_TENSOR)
     at = image * n + feature
     f_rows = image.to(tl.int64) * f_image + feature * f_row
     p = tl.load(weights_ptr + at, mask=keep, other=0.0)
     x = tl.load(x_ptr + at, mask=keep, other=0.0)
     c, base, place, f_scale, f2, w2, q = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, dg_ptr, image, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, HAS_DG, N < R,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, dg_ptr + image * d, f_rows, f_column, keep, valid, eps, m, d,
+        R, M, K, PARTS, HAS_DG,
     )  # fmt: skip
     e, total, _ = affinity(c, valid, eps)
+    q, shifted = _own_gradient(e, total, q, dp_ptr, dz_ptr, at, image, keep, valid, m, M, HAS_DP, HAS_DZ)
     a = e / total[:, None]
     c += base[:, None]
-    q, h = _own_gradient(a, q, dp_ptr, dz_ptr, at, image, keep, m, M, HAS_DP, HAS_DZ, N < R)
     dl, dmu = _selection_gradient(
-        x_ptr, q_ptr, weights_ptr, mask_ptr, x, q, p, keep, image, mu, n, R, N, ALL, MASKED, SCALARS
+        x_ptr, q_ptr, weights_ptr, mask_ptr, x, q, p, keep, image, mu, n, N == R, ALL, MASKED, SCALARS
     )  # fmt: skip
-    pull, along_f, da = _pull(
-        a, c, dl, p, h, dz_ptr, image, f_scale, f2, w2, keep, valid, eps, m, M, PARTS, HAS_DZ, N < R
-    )  # fmt: skip
+    pull, along_f, da = _pull(a, c, dl, p, shifted, f_scale, f2, w2, valid, eps, PARTS, HAS_DZ)
     if SCALARS:
         tl.atomic_add(deps_ptr, -tl.sum(tl.sum(tl.where(a > 0, c * da, 0.0), 1), 0), sem="relaxed")
-        tl.atomic_add(dmu_ptr + (image + 0 * feature) * mu_stride, dmu, mask=exists & (feature == 0), sem="relaxed")
+        if (tile * R) % N == 0:
+            tl.atomic_add(dmu_ptr + image * mu_stride, dmu, sem="relaxed")
     if PARTS > 1:
         # Pairs so near that their terms of sum P (f - w) would cancel are left out here and added below.
         chosen = (places[None, :] == place[:, None]) & (c < NEAR)
@@ -194,33 +192,25 @@ def gradient_kernel(
     from_rows = (tl.sum(pull, 1) - along_f) * f_scale
     tl.atomic_add(sums_ptr + places, tl.sum(pull / f_scale[:, None], 0), mask=valid, sem="relaxed")
     pull_first, pull_second, pull_third = split(pull)
-    if SPREAD:
-        spots = (turn * R + tl.arange(0, R))[:, None].to(tl.int64) * (M * PARTS) + places[None, :]
-        tl.store(pull_ptr + spots, pull_first)
-        if PARTS >= 2:
-            tl.store(pull_ptr + spots + M, pull_second)
-        if PARTS == 3:
-            tl.store(pull_ptr + spots + 2 * M, pull_third)
     for start in range(0, d, K):
         columns = start + tl.arange(0, K)
         f = load(f_ptr, f_rows, columns, f_column, keep, d).to(tl.float32)
-        if not SPREAD:
-            f_first, f_second, f_third = split(f)
-            pushed = multiply(
-                tl.trans(pull_first), tl.trans(pull_second), tl.trans(pull_third), f_first, f_second, f_third,
-                tl.zeros([M, K], tl.float32), PARTS,
-            )  # fmt: skip
-            tl.atomic_add(
-                dw_ptr + places[:, None] * d + columns[None, :], -pushed,
-                mask=valid[:, None] & (columns < d)[None, :], sem="relaxed",
-            )  # fmt: skip
+        f_first, f_second, f_third = split(f)
+        pushed = multiply(
+            tl.trans(pull_first), tl.trans(pull_second), tl.trans(pull_third), f_first, f_second, f_third,
+            tl.zeros([M, K], tl.float32), PARTS,
+        )  # fmt: skip
+        tl.atomic_add(
+            dw_ptr + places[:, None] * d + columns[None, :], -pushed,
+            mask=valid[:, None] & (columns < d)[None, :], sem="relaxed",
+        )  # fmt: skip
         w_first, w_second, w_third = load_parts(parts_ptr, places * d, columns, valid, m, d, PARTS)
         moved = multiply(
             pull_first, pull_second, pull_third, w_first, w_second, w_third, tl.zeros([R, K], tl.float32), PARTS
         )  # fmt: skip
         _store_gradient(
-            from_rows[:, None] * f - moved, p, dg_ptr, image, df_ptr, f_rows, f_column, columns,
-            exists, keep, d, HAS_DG, N < R,
+            from_rows[:, None] * f - moved, p, dg_ptr + image * d, df_ptr, f_rows, f_column, columns,
+            exists, keep, d, HAS_DG,
         )  # fmt: skip
     if PARTS > 1:  # noqa: SIM102 (the outer one is decided at compile time)
         if tl.max(place, 0) >= 0:
@@ -231,12 +221,12 @@ def gradient_kernel(
 
 @triton.jit
 def _store_gradient(
-    df, p, dg_ptr, image, df_ptr, f_rows, f_column, columns, exists, keep, d,
-    HAS_DG: tl.constexpr, SHARED: tl.constexpr,
+    df, p, dg_ptr, df_ptr, f_rows, f_column, columns, exists, keep, d, HAS_DG: tl.constexpr
 ):  # fmt: skip
     """Add p dL/dg to a tile's gradient and write it; zero for features that do not count."""
     if HAS_DG:
-        df += p[:, None] * load_image(dg_ptr, image, columns, keep, d, SHARED)
+        g = tl.load(dg_ptr + columns, mask=columns < d, other=0.0).to(tl.float32)
+        df += p[:, None] * g[None, :]
     df = tl.where(keep[:, None], df, 0.0)
     tl.store(
         df_ptr + f_rows[:, None] + columns[None, :] * f_column, df.to(df_ptr.dtype.element_ty),

@@ -17,13 +17,13 @@ def scores_kernel(
     MASKED: tl.constexpr, EPS_TENSOR: tl.constexpr,
 ):  # fmt: skip
     """Write the terms of each feature's score: base + closest = min_i c_ij, log sum_i exp(eps (min_i c_ij - c_ij))."""
-    image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, 0, n, R, N, MASKED)
+    image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, n, R, N, MASKED)
     eps = number(eps_ptr, 0, eps_value, image, EPS_TENSOR)
     valid = tl.arange(0, M) < m
     f_rows = image.to(tl.int64) * f_image + feature * f_row
     c, base, _, _, _, _, _ = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, f_ptr, image, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, False, False,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, f_ptr, f_rows, f_column, keep, valid, eps, m, d,
+        R, M, K, PARTS, False,
     )  # fmt: skip
     _, total, closest = affinity(c, valid, eps)
     tl.store(base_ptr + image * n + feature, base, mask=exists)
@@ -73,15 +73,15 @@ def pool_kernel(
     MASKED: tl.constexpr, MU_TENSOR: tl.constexpr, EPS_TENSOR: tl.constexpr,
 ):  # fmt: skip
     """Write weights and x of a tile, and its share of the image's pooled vector and attributes."""
-    image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, 0, n, R, N, MASKED)
+    image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, n, R, N, MASKED)
     mu = number(mu_ptr, mu_stride, mu_value, image, MU_TENSOR)
     eps = number(eps_ptr, 0, eps_value, image, EPS_TENSOR)
     places = tl.arange(0, M)
     valid = places < m
     f_rows = image.to(tl.int64) * f_image + feature * f_row
     c, base, _, _, _, _, _ = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, f_ptr, image, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, False, False,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, f_ptr, f_rows, f_column, keep, valid, eps, m, d,
+        R, M, K, PARTS, False,
     )  # fmt: skip
     e, total, closest = affinity(c, valid, eps)
     if N == R:

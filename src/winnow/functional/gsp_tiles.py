@@ -17,8 +17,8 @@ $$\frac{\partial L}{\partial l_j} = p_j (1 - s_j)\Big(q_j - \sum_k u_k q_k\Big),
 $$\frac{\partial L}{\partial \bar f_j} = \sum_i P_{ij} (\bar f_j - \bar w_i), \qquad
   \frac{\partial L}{\partial \bar w_i} = \sum_{b, j} P_{ij} (\bar w_i - \bar f_j).$$
 
-An image of at most R features is one tile, or shares one; a larger one is several tiles: a first kernel finds what all
-of them must know of each other (scores forward, $q$ backward), a second does the rest.
+An image of at most R features is one tile; a larger one is several: a first kernel finds what all of them must know
+of each other (scores forward, $q$ backward), a second does the rest.
 
 Matrix products run on the tensor cores over numbers split into PARTS bfloat16 parts: 1 for bfloat16 features, 2
 (16 bits) or 3 (24 bits) for float32. Squared distances from a product lose the digits of a small one; where that would
@@ -162,9 +162,8 @@ def from_products(
 
 @triton.jit
 def distances(
-    f_ptr, w_ptr, parts_ptr, w2_ptr, g_ptr, image, f_rows, f_column, keep, valid, eps, m, d,
-    R: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
-    ALONG: tl.constexpr, SHARED: tl.constexpr,
+    f_ptr, w_ptr, parts_ptr, w2_ptr, g_ptr, f_rows, f_column, keep, valid, eps, m, d,
+    R: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
     """Return what `_from_products` does, |w|^2 and, if asked, f . g, in one pass over the features."""
     w_rows = tl.arange(0, M) * d
@@ -175,15 +174,13 @@ def distances(
         f = load(f_ptr, f_rows, columns, f_column, keep, d).to(tl.float32)
         w0, w1, w2 = load_parts(parts_ptr, w_rows, columns, valid, m, d, PARTS)
         f0, f1, f_third = split(f)
-        if PARTS == 3:
-            # Tensor cores cut off what falls below a running sum, so a long sum is not left to them.
-            start_at = tl.zeros([R, M], tl.float32)
-            dots += multiply(f0, f1, f_third, tl.trans(w0), tl.trans(w1), tl.trans(w2), start_at, PARTS)
-        else:
-            dots = multiply(f0, f1, f_third, tl.trans(w0), tl.trans(w1), tl.trans(w2), dots, PARTS)
+        # Tensor cores cut off what falls below a running sum, so a long sum is not left to them.
+        some = multiply(f0, f1, f_third, tl.trans(w0), tl.trans(w1), tl.trans(w2), tl.zeros([R, M], tl.float32), PARTS)
+        dots += some
         f2 += tl.sum(f * f, 1)
         if ALONG:
-            along += tl.sum(f * load_image(g_ptr, image, columns, keep, d, SHARED), 1)
+            g = tl.load(g_ptr + columns, mask=columns < d, other=0.0).to(tl.float32)
+            along += tl.sum(f * g[None, :], 1)
     w2 = tl.load(w2_ptr + tl.arange(0, M), mask=valid, other=0.0)
     c, base, near, f_scale, f2 = from_products(
         dots, f2, w2, f_ptr, w_ptr, f_rows, f_column, keep, valid, eps, d, R, M, PARTS
@@ -216,28 +213,11 @@ def number(pointer, stride, value, image, IS_TENSOR: tl.constexpr):
 
 
 @triton.jit
-def rows_of(tile, mask_ptr, images, n, R: tl.constexpr, N: tl.constexpr, MASKED: tl.constexpr):
-    """Return the image of a tile, the features of its rows, which of those exist, and which of those count.
-
-    An image takes N rows. Where N < R a tile holds several images, and each row has its own.
-    """
-    rows = tl.arange(0, R)
-    if N < R:
-        image, feature = tile * (R // N) + rows // N, rows % N
-        exists = (feature < n) & (image < images)
-    else:
-        image, feature = (tile * R) // N, (tile * R) % N + rows
-        exists = feature < n
+def rows_of(tile, mask_ptr, n, R: tl.constexpr, N: tl.constexpr, MASKED: tl.constexpr):
+    """Return the image of a tile, the features of its rows, which of those exist, and which of those count."""
+    image, feature = (tile * R) // N, (tile * R) % N + tl.arange(0, R)
+    exists = feature < n
     keep = exists
     if MASKED:
         keep = keep & (tl.load(mask_ptr + image * n + feature, mask=exists, other=0) != 0)
     return image, feature, exists, keep
-
-
-@triton.jit
-def load_image(pointer, image, columns, keep, width, SHARED: tl.constexpr):
-    """Load the vector of each row's image at some columns: one row for a tile of one image, a tile for several."""
-    if SHARED:
-        return load(pointer, image * width, columns, 1, keep, width).to(tl.float32)
-    else:
-        return tl.load(pointer + image * width + columns, mask=columns < width, other=0.0).to(tl.float32)[None, :]
