@@ -165,7 +165,7 @@ def distances(
     f_ptr, w_ptr, parts_ptr, w2_ptr, g_ptr, f_rows, f_column, keep, valid, eps, m, d,
     R: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
-    """Return what `_from_products` does, |w|^2 and, if asked, f . g, in one pass over the features."""
+    """Return what `from_products` does, |w|^2 and, if asked, f . g, in one pass over the features."""
     w_rows = tl.arange(0, M) * d
     dots = tl.zeros([R, M], tl.float32)
     f2, along = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
