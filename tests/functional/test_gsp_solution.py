@@ -16,7 +16,7 @@ from gsp_oracles import (
     smoothed_primal,
 )
 
-from winnow.functional import gsp, gsp_weights, selection
+from winnow.functional import gsp, gsp_weights, threshold
 
 EPS = (0.1, 0.5, 5.0, 20.0)
 MU = (0.05, 0.3, 0.7, 0.95)
@@ -145,8 +145,8 @@ def test_few_steps_find_the_root_and_more_do_not_leave_it(
     scores = torch.logsumexp(-eps[:, None, None] * costs, dim=1)
     mu = torch.tensor([0.01, 0.3, 0.7, 0.95, 0.999], dtype=dtype).repeat(50)
     for steps in (*range(11, 21), 60):
-        monkeypatch.setattr(selection, "MAX_STEPS", steps)
-        tau = selection.selection_threshold(scores, mu[:, None], torch.ones(250, n, dtype=torch.bool))
+        monkeypatch.setattr(threshold, "MAX_STEPS", steps)
+        tau = threshold.selection_threshold(scores, mu[:, None], torch.ones(250, n, dtype=torch.bool))
         kept = torch.sigmoid(tau.double() + scores.double()).mean(1)
         # A rounding of tau moves the mean by at most a quarter of it.
         tolerance = torch.finfo(dtype).eps * (8 + tau.abs().squeeze(1) / 4)

@@ -11,7 +11,6 @@ $z_i = \sum_j \pi_{ij} / \mu$.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -21,9 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from winnow.functional import clip_norm, gsp, pairwise_distance
+from winnow.functional.unfused import unfused_gsp
 
 STEPS = 100
-_SWITCH = "WINNOW_FUSED"
 
 
 class Pair(NamedTuple):
@@ -50,15 +49,8 @@ def winnow(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:
 
 def winnow_in_torch(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:
     """GSP in its PyTorch form."""
-    before = os.environ.get(_SWITCH)
-    os.environ[_SWITCH] = "0"
-    try:
-        return winnow(features, prototypes, mu, eps)
-    finally:
-        if before is None:
-            del os.environ[_SWITCH]
-        else:
-            os.environ[_SWITCH] = before
+    pooled, _, attributes = unfused_gsp(features, prototypes, mu, eps, None)
+    return Pair(pooled, attributes)
 
 
 def sums_alone(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:

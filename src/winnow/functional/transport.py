@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from winnow.errors import DataError
-from winnow.functional.distances import clip_norm, pairwise_distance
 from winnow.functional.fused import can_fuse, fused_gsp
 from winnow.functional.selection import soft_selection
+from winnow.functional.unfused import unfused_gsp
 
 
 class Pooled(NamedTuple):
@@ -120,20 +120,11 @@ def gsp(
         DataError: if all features of an image are masked (not seen inside a compiled or captured graph on a GPU).
     """
     _check_shapes(features, prototypes, mask)
+    _check_numbers(mu, eps, len(features))
     if can_fuse(features, prototypes):
-        _check_numbers(mu, eps, len(features))
         _check_mask(mask)
         return GSPOutput(*fused_gsp(features, prototypes, mu, eps, mask))
-    dtype = features.dtype
-    wide = torch.promote_types(dtype, torch.float32)
-    with torch.autocast(features.device.type, enabled=False):
-        f, w = features.to(wide), prototypes.to(wide)
-        if mask is not None:
-            f = torch.where(mask[..., None], f, 0.0)
-        costs = pairwise_distance(clip_norm(f), clip_norm(w)).mT
-        weights, attributes = gsp_weights(costs, mu, eps, mask)
-        pooled = (weights[:, None, :] @ f).squeeze(1)
-    return GSPOutput(pooled.to(dtype), weights, attributes)
+    return GSPOutput(*unfused_gsp(features, prototypes, mu, eps, mask))
 
 
 def _check_numbers(mu: Tensor | float, eps: Tensor | float, images: int) -> None:
