@@ -60,6 +60,12 @@ def plan(n: int, d: int, m: int, dtype: torch.dtype, eps: float | None) -> Launc
     )  # fmt: skip
 
 
+def _stages(launch: Launch) -> int:
+    # With one part the features need no splitting, and Triton (seen in 3.6) lets a product read the one buffer that the
+    # next features are already copied into; without copies ahead there is no such race.
+    return 1 if launch.parts == 1 else 2
+
+
 class _Numbers(NamedTuple):
     """How mu and eps reach a kernel: by a pointer or as numbers."""
 
@@ -98,7 +104,7 @@ def forward(
     numbers = _numbers(mu, eps, weights)
     shared = {"R": launch.R, "N": launch.N, "M": launch.M, "K": launch.K, "PARTS": launch.parts,
               "MASKED": mask is not None, "EPS_TENSOR": numbers.eps_tensor,
-              "num_warps": 4, "num_stages": 2}  # fmt: skip
+              "num_warps": 4, "num_stages": _stages(launch)}  # fmt: skip
     if several:
         # Sums over the tiles of an image need a start at zero, and all the digits there are.
         pooled, attributes = torch.zeros(batch, d, device=device), torch.zeros(batch, m, device=device)
@@ -144,7 +150,7 @@ def backward(
         q = torch.empty_like(x)
         weights_gradient_kernel[(tiles,)](
             features, prototypes, out.parts, out.squares, unused, numbers.eps, q, *gradients, numbers.eps_value,
-            *features.stride(), n, d, m, K=launch.K, num_stages=2, **shared,
+            *features.stride(), n, d, m, K=launch.K, num_stages=_stages(launch), **shared,
         )  # fmt: skip
     gradient_kernel[(tiles,)](
         features, prototypes, out.parts, out.squares, unused, numbers.mu, numbers.eps, weights, x, q, *gradients,
