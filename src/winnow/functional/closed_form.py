@@ -17,8 +17,9 @@ $$\frac{\partial L}{\partial \bar f_j} = \sum_i P_{ij} (\bar f_j - \bar w_i), \q
   \frac{\partial L}{\partial \bar w_i} = \sum_{b, j} P_{ij} (\bar w_i - \bar f_j).$$
 
 Squared distances come from one matrix product in float64, where products of float32 numbers are exact, so that small
-distances keep their digits; all else is in the features' own precision. In the backward the product form loses digits
-to pairs nearer than `_NEAR` alone: where there are such, its products are in float64 too.
+distances keep their digits. Of the products of the backward that for the prototypes is in float64 too; that for the
+features loses digits to pairs nearer than `_NEAR`, and only features of such are computed in float64. All else is in
+the features' own precision.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from winnow.functional.selection import select, selection_gradient
 
-_NEAR = 0.1
+_NEAR = 0.02
 
 
 class Kept(NamedTuple):
@@ -97,46 +98,56 @@ def backward(
         h = (a * dz[:, None]).sum(dim=2)
         dl, dmu = selection_gradient(q + h, kept.x, p, mu, mask)
         da = torch.addcmul((dl - p * h)[..., None], p[..., None], dz[:, None]).mul_(a)
-    dac = (da * c).sum(dim=2)
-    near = _has_near(c)
-    wide = torch.float64 if near else f.dtype
-    pull = torch.where(c > 0, da / c, 0.0).to(wide) if near else da.div_(c)
+    squares = (da * c).sum(dim=2)
+    near = (c.amin(dim=2) < _NEAR).flatten().nonzero().squeeze(1) if _may_round(f) else None
+    pull = da.div_(c) if near is not None and len(near) == 0 else torch.where(c > 0, da / c, 0.0)
     scale = -eps / kept.lengths
-    pull *= scale.to(wide)[..., None]
-    df, dw = _through_distances(f, prototypes, pull, kept.lengths, (scale * dac).to(wide))
-    df = df.to(f.dtype)
+    pull *= scale[..., None].to(pull.dtype)
+    df, dw = _through_distances(f, prototypes, pull, kept.lengths, scale * squares, near)
     if dg is not None:
         df.addcmul_(p[..., None], dg)
-    return Gradients(df.to(features.dtype), dw.to(prototypes.dtype), dmu, -dac.sum())
+    return Gradients(df.to(features.dtype), dw.to(prototypes.dtype), dmu, -squares.sum())
 
 
 def _through_distances(
-    f: Tensor, prototypes: Tensor, pull: Tensor, lengths: Tensor, pull_by_squares: Tensor
+    f: Tensor, prototypes: Tensor, pull: Tensor, lengths: Tensor, squares: Tensor, near: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    r"""Return the parts of the gradients of features and prototypes that come by the distances.
-
-    Clipping lets only the part through that is across $f_j$. The part along it needs no product, since
-    $\bar f^\top (\bar f - \bar w) = (c^2 + |\bar f|^2 - |\bar w|^2) / 2$, and what is clipped has length 1.
+    """Return the parts of the gradients of features and prototypes that come by the distances.
 
     Args:
         f: (B, n, d).
         prototypes: (m, d).
         pull: (B, n, m) P_ij / max(1, |f_j|).
-        lengths: (B, n) max(1, |f_j|).
-        pull_by_squares: (B, n) sum_i c_ij^2 P_ij / max(1, |f_j|).
+        lengths: (B, n) max(1, |f_j|), in float64.
+        squares: (B, n) sum_i c_ij^2 P_ij / max(1, |f_j|), in float64.
+        near: Numbers of the features for which to compute in float64; None: all.
     """
-    wide = pull.dtype
     w, w_lengths = _clipped(prototypes)
-    # What is longer than 1 is decided before rounding, as it was for the distances.
-    long, w_long = lengths.flatten() > 1, w_lengths > 1
-    w2, w, w_lengths = w.square().sum(dim=1).to(wide), w.to(wide), w_lengths.to(wide)
-    f, lengths, rows = f.to(wide).flatten(0, 1), lengths.to(wide).flatten(), pull.flatten(0, 1)
+    rows, lengths, squares = pull.flatten(0, 1), lengths.flatten(), squares.flatten()
+    wide_f, wide_rows = f.double().flatten(0, 1), rows.double()
+    if near is None:
+        df = _through_clipping(wide_f, w, wide_rows, lengths, squares).to(f.dtype)
+    else:
+        df = _through_clipping(f.flatten(0, 1), w, rows, lengths, squares)
+        if len(near) > 0:
+            some = _through_clipping(wide_f[near], w, wide_rows[near], lengths[near], squares[near])
+            df[near] = some.to(f.dtype)
+    # What features of all images pull a prototype to cancels out for the most part, and shows the rounding.
+    dw = (w * wide_rows.mT.mv(lengths)[:, None]).addmm_(wide_rows.mT, wide_f, alpha=-1)
+    along = torch.where(w_lengths > 1, (w * dw).sum(dim=1, keepdim=True), 0.0)
+    return df.view(f.shape), (dw - w * along) / w_lengths
+
+
+def _through_clipping(f: Tensor, w: Tensor, rows: Tensor, lengths: Tensor, squares: Tensor) -> Tensor:
+    r"""Return the gradient (N, d) of features in their precision, given rows (N, m) of the pull.
+
+    Clipping lets only the part through that is across $f_j$. The part along it needs no product, since
+    $\bar f^\top (\bar f - \bar w) = (c^2 + |\bar f|^2 - |\bar w|^2) / 2$, and what is clipped has length 1.
+    """
     total = rows.sum(dim=1)
-    along = torch.where(long, (pull_by_squares.flatten() + total - rows.mv(w2)) / 2, 0.0)
-    df = (f * ((total - along) / lengths)[:, None]).addmm_(rows, w, alpha=-1)
-    dw = (w * rows.mT.mv(lengths)[:, None]).addmm_(rows.mT, f, alpha=-1)
-    along_w = torch.where(w_long, (w * dw).sum(dim=1, keepdim=True), 0.0)
-    return df.view(*pull.shape[:2], w.shape[1]), (dw - w * along_w) / w_lengths
+    along = (squares + total - rows.mv(w.square().sum(dim=1).to(f.dtype))) / 2
+    kept = (total - torch.where(lengths > 1, along, 0.0)) / lengths
+    return (f * kept.to(f.dtype)[:, None]).addmm_(rows, w.to(f.dtype), alpha=-1)
 
 
 def _squares(f: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,6 +175,6 @@ def _used(features: Tensor, mask: Tensor | None) -> Tensor:
     return f if mask is None else torch.where(mask[..., None], f, 0.0)
 
 
-def _has_near(costs: Tensor) -> bool:
-    """Whether some pair is near; taken for granted on a GPU, which to ask would stall, and in float64."""
-    return costs.device.type != "cpu" or costs.dtype == torch.float64 or bool((costs.amin(dim=2) < _NEAR).any())
+def _may_round(f: Tensor) -> bool:
+    """Whether it pays to ask which features are near a prototype; a GPU would have to stand still for the answer."""
+    return f.device.type == "cpu" and f.dtype == torch.float32
