@@ -40,16 +40,30 @@ def can_fuse(features: Tensor, prototypes: Tensor) -> bool:
     return features.shape[1] <= 4096 and len(prototypes) <= 128 and _HAS_TRITON
 
 
-@torch.library.custom_op("winnow::gsp_forward", mutates_args=())
-def _forward_op(
+def _forward(
     features: Tensor, prototypes: Tensor, mu: Tensor | None, mu_value: float, eps: Tensor | None, eps_value: float,
     mask: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
-    """Hide the launches from torch.compile, which takes them as one node of its graph."""
     how = _launch()
     launch = how.plan(*features.shape[1:], len(prototypes), features.dtype, eps_value if eps is None else None)
     numbers = mu_value if mu is None else mu, eps_value if eps is None else eps
     return list(how.forward(features, prototypes, *numbers, mask, launch))
+
+
+def _backward(
+    features: Tensor, prototypes: Tensor, mu: Tensor | None, mu_value: float, eps: Tensor | None, eps_value: float,
+    mask: Tensor | None, out: list[Tensor], dg: Tensor | None, dp: Tensor | None, dz: Tensor | None, scalars: bool,
+) -> list[Tensor | None]:  # fmt: skip
+    how = _launch()
+    launch = how.plan(*features.shape[1:], len(prototypes), features.dtype, eps_value if eps is None else None)
+    numbers = mu_value if mu is None else mu, eps_value if eps is None else eps
+    return list(
+        how.backward(features, prototypes, *numbers, mask, how.FusedOutput(*out), dg, dp, dz, scalars, launch)
+    )  # fmt: skip
+
+
+# As operators torch.compile takes the launches as single nodes of its graph.
+_forward_op = torch.library.custom_op("winnow::gsp_forward", _forward, mutates_args=())
 
 
 @_forward_op.register_fake
@@ -58,8 +72,7 @@ def _(
     mask: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
     (batch, n, d), m = features.shape, len(prototypes)
-    how = _launch()
-    parts = how.plan(n, d, m, features.dtype, eps_value if eps is None else None).parts
+    parts = _launch().plan(n, d, m, features.dtype, eps_value if eps is None else None).parts
     sizes = ((batch, n), (batch, m), (batch, n), (parts, m, d), (m,))
     dtypes = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float32)
     rest = [features.new_empty(size, dtype=dtype) for size, dtype in zip(sizes, dtypes, strict=True)]
@@ -71,13 +84,13 @@ def _backward_op(
     features: Tensor, prototypes: Tensor, mu: Tensor | None, mu_value: float, eps: Tensor | None, eps_value: float,
     mask: Tensor | None, out: list[Tensor], dg: Tensor | None, dp: Tensor | None, dz: Tensor | None, scalars: bool,
 ) -> list[Tensor]:  # fmt: skip
-    how = _launch()
-    launch = how.plan(*features.shape[1:], len(prototypes), features.dtype, eps_value if eps is None else None)
-    numbers = mu_value if mu is None else mu, eps_value if eps is None else eps
-    gradients = how.backward(
-        features, prototypes, *numbers, mask, how.FusedOutput(*out), dg, dp, dz, scalars, launch
+    df, dw, *numbers = _backward(
+        features, prototypes, mu, mu_value, eps, eps_value, mask, out, dg, dp, dz, scalars
     )  # fmt: skip
-    return [gradient.clone() if gradient._is_view() else gradient for gradient in gradients]
+    assert df is not None
+    assert dw is not None
+    # An operator returns tensors of its own, always as many, and no views.
+    return [df, dw.clone(), *(prototypes.new_zeros(0) if one is None else one for one in numbers)]
 
 
 @_backward_op.register_fake
@@ -85,8 +98,8 @@ def _(
     features: Tensor, prototypes: Tensor, mu: Tensor | None, mu_value: float, eps: Tensor | None, eps_value: float,
     mask: Tensor | None, out: list[Tensor], dg: Tensor | None, dp: Tensor | None, dz: Tensor | None, scalars: bool,
 ) -> list[Tensor]:  # fmt: skip
-    numbers = [prototypes.new_empty(1 if mu is None else mu.numel()), prototypes.new_empty(1)]
-    return [torch.empty_like(features), torch.empty_like(prototypes), *numbers]
+    sizes = (1 if mu is None else mu.numel(), 1) if scalars else (0, 0)
+    return [torch.empty_like(features), torch.empty_like(prototypes), *(prototypes.new_empty(k) for k in sizes)]
 
 
 class _FusedGSP(torch.autograd.Function):
@@ -95,8 +108,8 @@ class _FusedGSP(torch.autograd.Function):
         ctx: Any, features: Tensor, prototypes: Tensor, mu: Tensor | None, mu_value: float,
         eps: Tensor | None, eps_value: float, mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        # The operator costs some microseconds that only a compiled graph has to pay, once.
-        launch = _forward_op if torch.compiler.is_compiling() else _forward_op._init_fn
+        # An operator costs some microseconds, which only a graph need not pay again.
+        launch = _forward_op if torch.compiler.is_compiling() else _forward
         out = launch(features, prototypes, mu, mu_value, eps, eps_value, mask)
         ctx.save_for_backward(features, prototypes, mu, eps, mask, *out)
         ctx.numbers = mu_value, eps_value
@@ -109,11 +122,12 @@ class _FusedGSP(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         features, prototypes, mu, eps, mask, *out = ctx.saved_tensors
         mu_value, eps_value = ctx.numbers
-        needs = ctx.needs_input_grad
-        launch = _backward_op if torch.compiler.is_compiling() else _backward_op._init_fn
+        needs, (dg, dp, dz) = ctx.needs_input_grad, grads
+        scalars = needs[2] or needs[4]
+        launch = _backward_op if torch.compiler.is_compiling() else _backward
         df, dw, dmu, deps = launch(
-            features, prototypes, mu, mu_value, eps, eps_value, mask, out, *grads, needs[2] or needs[4]
-        )
+            features, prototypes, mu, mu_value, eps, eps_value, mask, out, dg, dp, dz, scalars
+        )  # fmt: skip
         return df, dw, dmu if needs[2] else None, None, deps if needs[4] else None, None, None
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from winnow.functional.gsp_backward import gradient_kernel, weights_gradient_kernel
-from winnow.functional.gsp_forward import pool_kernel, scores_kernel
-from winnow.functional.gsp_prototypes import prototypes_kernel, unclip_kernel
+from winnow.functional import gsp_backward, gsp_forward, gsp_prototypes
+from winnow.functional.kernel import Kernel
+
+_PROTOTYPES = Kernel(gsp_prototypes.prototypes_kernel)
+_SCORES = Kernel(gsp_forward.scores_kernel)
+_POOL = Kernel(gsp_forward.pool_kernel)
+_WEIGHTS_GRADIENT = Kernel(gsp_backward.weights_gradient_kernel)
+_GRADIENT = Kernel(gsp_backward.gradient_kernel)
+_UNCLIP = Kernel(gsp_prototypes.unclip_kernel)
 
 
 class FusedOutput(NamedTuple):
@@ -49,6 +56,7 @@ class Launch:
     parts: int
 
 
+@lru_cache(256)
 def plan(n: int, d: int, m: int, dtype: torch.dtype, eps: float | None) -> Launch:
     """Choose a launch; `eps` is None where it is a tensor. Timed on an H200."""
     rows, places = min(64, _padded(n)), _padded(m)
@@ -77,14 +85,19 @@ class _Numbers(NamedTuple):
     eps_value: float
     eps_tensor: bool
 
+    @classmethod
+    def of(cls, mu: Tensor | float, eps: Tensor | float, unused: Tensor) -> _Numbers:
+        """Take mu and eps apart; `unused` stands where there is no pointer."""
+        mu_part = (mu, 0.0, int(mu.numel() > 1), True) if isinstance(mu, Tensor) else (unused, float(mu), 0, False)
+        return cls(*mu_part, *((eps, 0.0, True) if isinstance(eps, Tensor) else (unused, float(eps), False)))
 
-def _numbers(mu: Tensor | float, eps: Tensor | float, unused: Tensor) -> _Numbers:
-    by_pointer, eps_by_pointer = isinstance(mu, Tensor), isinstance(eps, Tensor)
-    return _Numbers(
-        mu if isinstance(mu, Tensor) else unused, 0.0 if isinstance(mu, Tensor) else float(mu),
-        int(isinstance(mu, Tensor) and mu.numel() > 1), by_pointer,
-        eps if isinstance(eps, Tensor) else unused, 0.0 if isinstance(eps, Tensor) else float(eps), eps_by_pointer,
-    )  # fmt: skip
+
+def _key(
+    features: Tensor, prototypes: Tensor, launch: Launch, numbers: _Numbers, mask: Tensor | None
+) -> tuple[Any, ...]:
+    """Return all that decides how kernels are compiled for these inputs."""
+    kinds = numbers.mu_tensor, numbers.mu_stride, numbers.eps_tensor, mask is None
+    return features.shape[1:], features.stride(), features.dtype, features.device, len(prototypes), launch, kinds
 
 
 def forward(
@@ -96,69 +109,64 @@ def forward(
     several = launch.N > launch.R
     parts = torch.empty(launch.parts, m, d, device=device, dtype=torch.bfloat16)
     squares = torch.empty(m, device=device)
-    prototypes_kernel[(m,)](
-        prototypes, parts, squares, m, d, D=_padded(d), PARTS=launch.parts, num_warps=1
-    )  # fmt: skip
     weights, x = torch.empty(batch, n, device=device), torch.empty(batch, n, device=device)
     unused = weights if mask is None else mask
-    numbers = _numbers(mu, eps, weights)
-    shared = {"R": launch.R, "N": launch.N, "M": launch.M, "K": launch.K, "PARTS": launch.parts,
-              "MASKED": mask is not None, "EPS_TENSOR": numbers.eps_tensor,
-              "num_warps": 4, "num_stages": _stages(launch)}  # fmt: skip
+    numbers = _Numbers.of(mu, eps, weights)
+    key = _key(features, prototypes, launch, numbers, mask)
+    constants = {"D": _padded(d), "PARTS": launch.parts}
+    _PROTOTYPES.launch(m, key, (prototypes, parts, squares, m, d), constants, warps=1)
+    constants = {"R": launch.R, "N": launch.N, "M": launch.M, "K": launch.K, "PARTS": launch.parts,
+                 "MASKED": mask is not None, "EPS_TENSOR": numbers.eps_tensor}  # fmt: skip
     if several:
         # Sums over the tiles of an image need a start at zero, and all the digits there are.
         pooled, attributes = torch.zeros(batch, d, device=device), torch.zeros(batch, m, device=device)
         terms = torch.empty(3, batch, n, device=device).unbind(0)
-        scores_kernel[(tiles,)](
-            features, prototypes, parts, squares, unused, numbers.eps, *terms, numbers.eps_value,
-            *features.stride(), n, d, m, **shared,
-        )  # fmt: skip
+        arguments = (features, prototypes, parts, squares, unused, numbers.eps, *terms, numbers.eps_value,
+                     *features.stride(), n, d, m)  # fmt: skip
+        _SCORES.launch(tiles, key, arguments, constants, warps=4, stages=_stages(launch))
     else:
         pooled, attributes = features.new_empty(batch, d), torch.empty(batch, m, device=device)
         terms = (weights, weights, weights)
-    pool_kernel[(tiles,)](
-        features, prototypes, parts, squares, unused, numbers.mu, numbers.eps, *terms,
-        pooled, weights, x, attributes,
-        numbers.mu_value, numbers.eps_value, numbers.mu_stride, *features.stride(), n, d, m,
-        ALL=_padded(n), MU_TENSOR=numbers.mu_tensor, **shared,
-    )  # fmt: skip
+    arguments = (features, prototypes, parts, squares, unused, numbers.mu, numbers.eps, *terms,
+                 pooled, weights, x, attributes, numbers.mu_value, numbers.eps_value, numbers.mu_stride,
+                 *features.stride(), n, d, m)  # fmt: skip
+    constants |= {"ALL": _padded(n), "MU_TENSOR": numbers.mu_tensor}
+    _POOL.launch(tiles, key, arguments, constants, warps=4, stages=_stages(launch))
     return FusedOutput(pooled.to(features.dtype), weights, attributes, x, parts, squares)
 
 
 def backward(
     features: Tensor, prototypes: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Tensor | None,
     out: FusedOutput, dg: Tensor | None, dp: Tensor | None, dz: Tensor | None, scalars: bool, launch: Launch,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Launch the backward kernels; return the gradients of features, prototypes, mu and eps."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """Launch the backward kernels; return the gradients of features, prototypes and, for scalars, mu and eps."""
     (batch, n, d), m, device = features.shape, len(prototypes), features.device
     tiles = batch * launch.N // launch.R
     df = torch.empty_strided(features.shape, features.stride(), dtype=features.dtype, device=device)
-    sums = torch.zeros(m * (d + 1), device=device)  # one buffer: a launch to clear it instead of two
-    dw = sums[: m * d].view(m, d)
-    sums = sums[m * d :]
-    dmu = torch.zeros(batch if isinstance(mu, Tensor) and mu.numel() > 1 else 1, device=device) if scalars else sums
-    deps = torch.zeros(1, device=device) if scalars else sums
+    buffer = torch.zeros(m * (d + 1), device=device)  # one, because to clear it is a launch too
+    dw, sums = buffer[: m * d].view(m, d), buffer[m * d :]
+    dmu = torch.zeros(mu.numel() if isinstance(mu, Tensor) else 1, device=device) if scalars else None
+    deps = torch.zeros(1, device=device) if scalars else None
     weights, x = out.weights, out.x
     unused = weights if mask is None else mask
-    numbers = _numbers(mu, eps, weights)
+    numbers = _Numbers.of(mu, eps, weights)
     gradients = [weights if t is None else t.contiguous() for t in (dg, dp, dz)]
-    shared = {"R": launch.R, "N": launch.N, "M": launch.M, "PARTS": launch.parts,
-              "MASKED": mask is not None, "EPS_TENSOR": numbers.eps_tensor, "num_warps": 4,
-              "HAS_DG": dg is not None, "HAS_DP": dp is not None, "HAS_DZ": dz is not None}  # fmt: skip
+    given = dg is not None, dp is not None, dz is not None
+    key = (*_key(features, prototypes, launch, numbers, mask), given, scalars, gradients[0].dtype)
+    constants = {"R": launch.R, "N": launch.N, "M": launch.M, "K": launch.K, "PARTS": launch.parts,
+                 "MASKED": mask is not None, "EPS_TENSOR": numbers.eps_tensor,
+                 "HAS_DG": given[0], "HAS_DP": given[1], "HAS_DZ": given[2]}  # fmt: skip
     q = x
     if launch.N > launch.R:
         q = torch.empty_like(x)
-        weights_gradient_kernel[(tiles,)](
-            features, prototypes, out.parts, out.squares, unused, numbers.eps, q, *gradients, numbers.eps_value,
-            *features.stride(), n, d, m, K=launch.K, num_stages=_stages(launch), **shared,
-        )  # fmt: skip
-    gradient_kernel[(tiles,)](
-        features, prototypes, out.parts, out.squares, unused, numbers.mu, numbers.eps, weights, x, q, *gradients,
-        df, dw, sums, dmu, deps,
-        numbers.mu_value, numbers.eps_value, numbers.mu_stride, *features.stride(), n, d, m,
-        K=launch.back_K, ALL=_padded(n), MU_TENSOR=numbers.mu_tensor, SCALARS=scalars, num_stages=1, **shared,
-    )  # fmt: skip
-    unclip_kernel[(m,)](
-        prototypes, out.parts, dw, sums, m, d, D=_padded(d), PARTS=launch.parts, num_warps=1
-    )  # fmt: skip
+        arguments = (features, prototypes, out.parts, out.squares, unused, numbers.eps, q, *gradients,
+                     numbers.eps_value, *features.stride(), n, d, m)  # fmt: skip
+        _WEIGHTS_GRADIENT.launch(tiles, key, arguments, constants, warps=4, stages=_stages(launch))
+    arguments = (features, prototypes, out.parts, out.squares, unused, numbers.mu, numbers.eps, weights, x, q,
+                 *gradients, df, dw, sums, sums if dmu is None else dmu, sums if deps is None else deps,
+                 numbers.mu_value, numbers.eps_value, numbers.mu_stride, *features.stride(), n, d, m)  # fmt: skip
+    constants |= {"K": launch.back_K, "ALL": _padded(n), "MU_TENSOR": numbers.mu_tensor, "SCALARS": scalars}
+    _GRADIENT.launch(tiles, key, arguments, constants, warps=4)
+    arguments = (prototypes, out.parts, dw, sums, m, d)
+    _UNCLIP.launch(m, key, arguments, {"D": _padded(d), "PARTS": launch.parts}, warps=1)
     return df, dw, dmu, deps
