@@ -38,8 +38,10 @@ def provenance() -> dict[str, Any]:
 def _commit() -> str | None:
     """Return the commit of the source tree winnow runs from, marked where it has changes; None if installed.
 
-    `$WINNOW_COMMIT` stands in where a tree was copied without its history, to a cluster node say.
+    `$WINNOW_COMMIT` goes before: a tree copied to a cluster node has no history, or that of something else.
     """
+    if given := os.environ.get("WINNOW_COMMIT"):
+        return given
     source = Path(winnow.__file__).parent
     try:
         # Installed inside another repository, winnow is not tracked by it.
@@ -50,7 +52,7 @@ def _commit() -> str | None:
             cwd=source, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("WINNOW_COMMIT")
+        return None
     return run.stdout.strip() or None
 
 
