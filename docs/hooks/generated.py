@@ -209,4 +209,5 @@ WRITERS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exits": exits,
     "evaluation": lambda: _figures("evaluate"),
+    "pooling": lambda: _figures("pooling"),
 }
