@@ -86,12 +86,68 @@ def slow_ms(pairs: Pairs, alpha: float, beta: float, threshold: float) -> float:
     return total / len(pairs.q) if pairs.q else 0.0
 
 
+def slow_margin(pairs: Pairs, alpha: float, beta: float, nu: float) -> float:
+    pull = [pairs.distance(q, r) - beta + alpha for q, found in enumerate(pairs.positives) for r in found]
+    push = [beta + alpha - pairs.distance(q, r) for q, found in enumerate(pairs.negatives) for r in found]
+    return mean_above_zero(pull + push) + nu * beta
+
+
+def slow_npair(pairs: Pairs, scale: float) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        if pairs.negatives[q]:
+            for p in pairs.positives[q]:
+                gaps = [pairs.similarity(q, n) - pairs.similarity(q, p) for n in pairs.negatives[q]]
+                terms.append(math.log(1 + sum(math.exp(scale * gap) for gap in gaps)))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def slow_lifted(pairs: Pairs, margin: float) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        if pairs.positives[q] and pairs.negatives[q]:
+            pull = sum(math.exp(pairs.distance(q, p)) for p in pairs.positives[q])
+            push = sum(math.exp(margin - pairs.distance(q, n)) for n in pairs.negatives[q])
+            terms.append(max(0.0, math.log(pull) + math.log(push)))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def slow_proxy_anchor(pairs: Pairs, alpha: float, margin: float) -> float:
+    pull, push = [], []
+    for r in range(len(pairs.r)):
+        own = [pairs.similarity(q, r) for q in range(len(pairs.q)) if r in pairs.positives[q]]
+        other = [pairs.similarity(q, r) for q in range(len(pairs.q)) if r in pairs.negatives[q]]
+        if own:
+            pull.append(math.log(1 + sum(math.exp(-alpha * (s - margin)) for s in own)))
+        if other:
+            push.append(math.log(1 + sum(math.exp(alpha * (s + margin)) for s in other)))
+    return sum((sum(terms) / len(terms) for terms in (pull, push) if terms), 0.0)
+
+
+def slow_proxy_nca(pairs: Pairs, temperature: float, form: str) -> float:
+    def affinity(q: int, r: int) -> float:
+        value = -(pairs.distance(q, r) ** 2) if form == "squared" else pairs.similarity(q, r)
+        return math.exp(value / temperature)
+
+    terms = []
+    for q in range(len(pairs.q)):
+        own = sum(affinity(q, r) for r in pairs.positives[q])
+        if pairs.positives[q]:
+            terms.append(-math.log(own / (own + sum(affinity(q, r) for r in pairs.negatives[q]))))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
 # Per loss: the slow loop, and settings other than the defaults to try as well.
-SLOW: dict[str, tuple[Callable[..., float], dict[str, float]]] = {
+SLOW: dict[str, tuple[Callable[..., float], dict[str, float | str]]] = {
     "c1": (slow_c1, {"margin": -0.2}),
     "c2": (slow_c2, {"positive_margin": 0.4, "negative_margin": 1.3}),
     "triplet": (slow_triplet, {"margin": 0.7}),
     "ms": (slow_ms, {"alpha": 5.0, "beta": 3.0, "threshold": -0.1}),
+    "margin": (slow_margin, {"alpha": 1.1, "beta": 1.0}),
+    "npair": (slow_npair, {"scale": 3.0}),
+    "lifted": (slow_lifted, {"margin": 2.5}),
+    "proxy_anchor": (slow_proxy_anchor, {"alpha": 3.0, "margin": 0.3}),
+    "proxy_nca": (slow_proxy_nca, {"temperature": 0.7, "form": "dot"}),
 }
 
 every_loss = pytest.mark.parametrize("name", list(LOSSES))
@@ -142,10 +198,12 @@ def test_equals_the_loop_over_its_equation(name, tuned, labels, reference_labels
         (queries, labels, references, reference_labels),
         (queries, labels, references, reference_labels, exclude),
     ):
-        torch.testing.assert_close(float(loss(*inputs)), expected(name, *inputs, **section), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            float(loss(*inputs).detach()), expected(name, *inputs, **section), rtol=1e-6, atol=1e-7
+        )
 
 
-@pytest.mark.parametrize("name", ["c2", "triplet", "ms"])
+@pytest.mark.parametrize("name", ["c2", "triplet", "ms", "lifted"])
 def test_agrees_with_pytorch_metric_learning(name):
     from pytorch_metric_learning import losses, reducers
 
@@ -153,15 +211,33 @@ def test_agrees_with_pytorch_metric_learning(name):
         "c2": losses.ContrastiveLoss(pos_margin=0.3, neg_margin=1.2, reducer=reducers.AvgNonZeroReducer()),
         "triplet": losses.TripletMarginLoss(margin=0.2, reducer=reducers.AvgNonZeroReducer()),
         "ms": losses.MultiSimilarityLoss(alpha=3.0, beta=20.0, base=0.4),
+        "lifted": losses.GeneralizedLiftedStructureLoss(neg_margin=0.7, pos_margin=0.0),
     }[name]
     ours = {
         "c2": {"positive_margin": 0.3, "negative_margin": 1.2},
         "triplet": {"margin": 0.2},
         "ms": {"alpha": 3.0, "beta": 20.0, "threshold": 0.4},
+        "lifted": {"margin": 0.7},
     }[name]
     queries = batch()
     value, grad = backward(LOSSES.build({"name": name, **ours}), queries, LABELS)
     their_value, their_grad = backward(theirs, queries, LABELS)
+    torch.testing.assert_close(value, their_value)
+    torch.testing.assert_close(grad, their_grad)
+
+
+@pytest.mark.parametrize("name", ["proxy_anchor", "proxy_nca"])
+def test_proxies_as_references_are_those_of_pytorch_metric_learning(name):
+    from pytorch_metric_learning import losses
+
+    theirs = {
+        "proxy_anchor": losses.ProxyAnchorLoss(3, 4, margin=0.2, alpha=10.0),
+        "proxy_nca": losses.ProxyNCALoss(3, 4, softmax_scale=4.0),
+    }[name].double()
+    ours = {"proxy_anchor": {"margin": 0.2, "alpha": 10.0}, "proxy_nca": {"temperature": 0.25, "form": "squared"}}[name]
+    loss = LOSSES.build({"name": name, **ours})
+    value, grad = backward(loss, batch(), LABELS, theirs.proxies.detach(), torch.arange(3))
+    their_value, their_grad = backward(theirs, batch(), LABELS)
     torch.testing.assert_close(value, their_value)
     torch.testing.assert_close(grad, their_grad)
 

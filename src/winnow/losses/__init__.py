@@ -2,7 +2,12 @@
 
 from winnow.losses.base import PairLoss
 from winnow.losses.contrastive import C1, C2
+from winnow.losses.lifted import LiftedStructure
+from winnow.losses.margin import Margin
 from winnow.losses.multi_similarity import MultiSimilarity
+from winnow.losses.npair import NPair
+from winnow.losses.proxy_anchor import ProxyAnchor
+from winnow.losses.proxy_nca import ProxyNCA
 from winnow.losses.triplet import Triplet
 from winnow.losses.zsr import ZeroShotRegularisation
 from winnow.registry import Registry
@@ -14,8 +19,26 @@ LOSSES: Registry[PairLoss] = Registry(
         "c2": C2,
         "triplet": Triplet,
         "ms": MultiSimilarity,
+        "margin": Margin,
+        "npair": NPair,
+        "lifted": LiftedStructure,
+        "proxy_anchor": ProxyAnchor,
+        "proxy_nca": ProxyNCA,
     },
     default="ms",
 )
 
-__all__ = ["C1", "C2", "LOSSES", "MultiSimilarity", "PairLoss", "Triplet", "ZeroShotRegularisation"]
+__all__ = [
+    "C1",
+    "C2",
+    "LOSSES",
+    "LiftedStructure",
+    "Margin",
+    "MultiSimilarity",
+    "NPair",
+    "PairLoss",
+    "ProxyAnchor",
+    "ProxyNCA",
+    "Triplet",
+    "ZeroShotRegularisation",
+]

@@ -1,0 +1,38 @@
+"""N-pair loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from winnow.losses.base import PairLoss
+
+
+class NPair(PairLoss):
+    r"""N-pair loss: a positive must be more similar than all negatives together.
+
+    $$L = \operatorname{mean}_{q,\, p \in P_q} \log\Big(1 + \sum_{n \in N_q} e^{\lambda (s_{qn} - s_{qp})}\Big)$$
+
+    over the pairs of queries that have a negative. The paper compares vectors of free length; between unit vectors
+    the scale $\lambda$ stands for it.
+    Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NeurIPS 2016.
+
+    Args:
+        scale: Factor lambda on similarities.
+    """
+
+    def __init__(self, *, scale: float = 16.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        h = self.scale * (queries @ references.mT)
+        if h.shape[1] == 0:
+            return h.sum()
+        judged = negatives.any(dim=1, keepdim=True)
+        # Where there is no negative all references stand in, and the pairs are not counted.
+        push = h.masked_fill(~(negatives | ~judged), -torch.inf).logsumexp(dim=1, keepdim=True)
+        pairs = positives & judged
+        terms = torch.nn.functional.softplus(push - h) * pairs
+        return terms.sum() / pairs.sum().clamp(min=1)

@@ -1,0 +1,36 @@
+"""Proxy-Anchor loss."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from winnow.losses.base import PairLoss
+from winnow.losses.multi_similarity import log_one_plus_sum_exp
+
+
+class ProxyAnchor(PairLoss):
+    r"""Proxy-Anchor loss: each reference is the anchor, and the queries are what it is compared with.
+
+    $$L = \frac1{|R^+|} \sum_{r \in R^+} \log\big(1 + \sum_{q \in P_r} e^{-\alpha (s_{qr} - \delta)}\big)
+        + \frac1{|R^-|} \sum_{r \in R^-} \log\big(1 + \sum_{q \in N_r} e^{\alpha (s_{qr} + \delta)}\big)$$
+
+    with $R^\pm$ the references that have a positive or a negative query. The paper divides the second sum by all
+    proxies; in a batch of several classes that is the same number.
+    Reference: Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020.
+
+    Args:
+        alpha: Sharpness.
+        margin: Similarity delta above which positives, and below minus which negatives, no longer matter much.
+    """
+
+    def __init__(self, *, alpha: float = 32.0, margin: float = 0.1) -> None:
+        super().__init__()
+        self.alpha, self.margin = alpha, margin
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        s = references @ queries.mT
+        pull = log_one_plus_sum_exp(-self.alpha * (s - self.margin), positives.mT)
+        push = log_one_plus_sum_exp(self.alpha * (s + self.margin), negatives.mT)
+        with_positive, with_negative = positives.any(dim=0).sum(), negatives.any(dim=0).sum()
+        return pull.sum() / with_positive.clamp(min=1) + push.sum() / with_negative.clamp(min=1)

@@ -1,0 +1,45 @@
+"""Proxy-NCA++ loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from winnow.losses.base import PairLoss
+
+
+class ProxyNCA(PairLoss):
+    r"""Proxy-NCA++ loss: the references of a query's own class must take the softmax over all references.
+
+    $$L = \operatorname{mean}_q -\log \frac{\sum_{r \in P_q} e^{h_{qr}}}{\sum_{r \in P_q \cup N_q} e^{h_{qr}}}, \qquad
+      h_{qr} = -\frac{\lVert q - r \rVert^2}{T} \;\text{ or }\; \frac{q^\top r}{T}$$
+
+    over the queries that have a positive. The squared distance is the original's; the documents' code takes the dot
+    product, which for unit vectors is the same with twice the temperature.
+    Reference: Teh, DeVries and Taylor, "ProxyNCA++", ECCV 2020.
+
+    Args:
+        temperature: T.
+        form: Whether to compare by "squared" distance or by "dot" product.
+    """
+
+    def __init__(self, *, temperature: float = 0.11, form: Literal["squared", "dot"] = "squared") -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"the temperature must be above 0, got {temperature}")
+        self.temperature, self.form = temperature, form
+
+    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+        s = queries @ references.mT
+        h = (2 * s - 2 if self.form == "squared" else s) / self.temperature
+        judged = positives.any(dim=1)
+        # A query without a positive takes all references on both sides: zero, and a gradient of zero.
+        own = positives | ~judged[:, None]
+        either = positives | negatives | ~judged[:, None]
+        if h.shape[1] == 0:
+            return h.sum()
+        terms = h.masked_fill(~either, -torch.inf).logsumexp(dim=1) - h.masked_fill(~own, -torch.inf).logsumexp(dim=1)
+        return terms.sum() / judged.sum().clamp(min=1)
