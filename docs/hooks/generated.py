@@ -52,7 +52,7 @@ def _about(name: str, section: Any) -> Iterator[str]:
         yield inspect.getdoc(section) or ""
         short = f"{name}.{section.shorthand}" if section.shorthand else None
     else:
-        page = {"loss": "losses.md", "pooling": "poolings.md"}[name]
+        page = {"loss": "losses.md", "pooling": "poolings.md", "references": "references.md"}[name]
         yield f"The settings are those of the {name} that is named; see [its page]({page})."
         short = f"{name}.name"
     if short:
@@ -65,6 +65,13 @@ def losses() -> str:
     from winnow.losses import LOSSES
 
     return _registry(LOSSES, "winnow.losses", lambda part: "")
+
+
+def references() -> str:
+    """Every source of references, likewise."""
+    from winnow.references import REFERENCES
+
+    return _registry(REFERENCES, "winnow.references", lambda part: "")
 
 
 def poolings() -> str:
@@ -205,6 +212,7 @@ def _text(text: str, *, code: bool = False) -> str:
 WRITERS: dict[str, Callable[[], str]] = {
     "config": config,
     "losses": losses,
+    "references": references,
     "poolings": poolings,
     "commands": commands,
     "exits": exits,

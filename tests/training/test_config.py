@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
-from winnow.training.config import Config, describe, load_config, make_config
+from winnow.training.config import REGISTRIES, Config, describe, load_config, make_config
 
 
 def test_defaults_are_a_valid_config_that_survives_yaml(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_every_described_key_can_be_set_to_its_default_and_has_a_meaning() -> No
     for key, default, meaning in describe():
         assert len(meaning) > 8, key
         section, _, name = key.partition(".")
-        if section in ("loss", "pooling") and name != "name":
+        if section in REGISTRIES and name != "name":
             part = meaning.partition("=")[2].partition(")")[0]
             tree = {section: {"name": part, name: default}}
         else:

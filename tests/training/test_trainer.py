@@ -104,8 +104,9 @@ class StopAfter(Monitor):
 @pytest.mark.parametrize("at", [3, 5, 13])
 @pytest.mark.parametrize(
     "words",
-    [["pooling=gmp"], ["zsr=0.2"], ["zsr=0.2", "train.precision=64-true"], ["zsr=0.2", "train.precision=bf16-mixed"]],
-)
+    [["pooling=gmp"], ["zsr=0.2"], ["zsr=0.2", "train.precision=64-true"], ["zsr=0.2", "train.precision=bf16-mixed"],
+     ["loss=c1", "references=memory", "references.batches=2", "references.start=1"], ["loss=proxy_anchor"]],
+)  # fmt: skip
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: list[str]) -> None:
     config = small_config(*words)
     whole = make_trainer(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,12 @@ class PairLoss(nn.Module):
     """Base of losses over pairs. A subclass writes `compare`, over unit vectors and two masks.
 
     Where the references come from (the batch itself, proxies, a memory) is the caller's matter.
+
+    Attributes:
+        made_for: The source of references that training takes where none is named.
     """
+
+    made_for: ClassVar[str] = "batch"
 
     @abstractmethod
     def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from winnow.losses.base import PairLoss
@@ -22,6 +24,8 @@ class ProxyAnchor(PairLoss):
         alpha: Sharpness.
         margin: Similarity delta above which positives, and below minus which negatives, no longer matter much.
     """
+
+    made_for: ClassVar[str] = "proxies"
 
     def __init__(self, *, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()

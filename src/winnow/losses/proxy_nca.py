@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class ProxyNCA(PairLoss):
         temperature: T.
         form: Whether to compare by "squared" distance or by "dot" product.
     """
+
+    made_for: ClassVar[str] = "proxies"
 
     def __init__(self, *, temperature: float = 0.11, form: Literal["squared", "dot"] = "squared") -> None:
         super().__init__()

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BeforeValidator, Field, NonNegativeFloat
+from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES
 from winnow.models.config import ModelConfig, Section, make_section, section_of
 from winnow.pooling import POOLINGS
+from winnow.references import REFERENCES
 from winnow.registry import Registry
 
-REGISTRIES: dict[str, Registry[Any]] = {"pooling": POOLINGS, "loss": LOSSES}
+REGISTRIES: dict[str, Registry[Any]] = {"pooling": POOLINGS, "loss": LOSSES, "references": REFERENCES}
 
 
 class DataConfig(Section):
@@ -100,9 +101,23 @@ class Config(ModelConfig):
     loss: Annotated[dict[str, Any], BeforeValidator(LOSSES.resolve)] = Field(
         {}, description="the metric-learning loss: a name, and that loss's settings"
     )
+    references: Annotated[dict[str, Any], BeforeValidator(REFERENCES.resolve)] = Field(
+        {},
+        description="what the loss compares a batch with: a name, and that source's settings; default what it is made for",
+    )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     seed: int = Field(0, ge=0, lt=2**63, description="fixes everything that is drawn at random")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_references(cls, tree: dict[str, Any]) -> dict[str, Any]:
+        """Where no references are named, take those the loss is made for."""
+        loss, references = tree.get("loss", {}), tree.get("references", {})
+        name = loss.get("name", LOSSES.default) if isinstance(loss, Mapping) else loss
+        if name in LOSSES and isinstance(references, Mapping) and "name" not in references:
+            return {**tree, "references": {"name": LOSSES[name].made_for, **references}}
+        return tree
 
 
 def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:

@@ -11,6 +11,7 @@ from winnow.errors import ConfigError
 from winnow.losses import LOSSES, PairLoss, ZeroShotRegularisation
 from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS
+from winnow.references import REFERENCES, References
 from winnow.training.config import Config
 
 
@@ -21,21 +22,28 @@ class Learner(nn.Module):
 
     Args:
         model: An `Embedder`, or the `Head` alone where the backbone is frozen.
-        loss: The metric-learning loss L.
+        loss: What compares queries with references.
+        references: Where the references come from; it makes the metric-learning loss L.
         zsr: The zero-shot regularisation; None where lambda is 0.
         zsr_weight: lambda.
     """
 
     def __init__(
-        self, model: Embedder | Head, loss: PairLoss, zsr: ZeroShotRegularisation | None, zsr_weight: float
+        self,
+        model: Embedder | Head,
+        loss: PairLoss,
+        references: References,
+        zsr: ZeroShotRegularisation | None,
+        zsr_weight: float,
     ) -> None:
         super().__init__()
-        self.model, self.loss, self.zsr, self.zsr_weight = model, loss, zsr, zsr_weight
+        self.model, self.loss, self.references = model, loss, references
+        self.zsr, self.zsr_weight = zsr, zsr_weight
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the terms of the objective for a batch; "loss" is their sum, the one to minimise."""
         pooled = self.model(inputs, details=True)
-        metric = self.loss(pooled.pooled, labels)
+        metric = self.references(self.loss, pooled.pooled, labels)
         if self.zsr is None:
             return {"loss": metric}
         zero_shot = self.zsr(pooled.attributes, labels)
@@ -50,13 +58,15 @@ class Learner(nn.Module):
 
 def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> Learner:
     """Put a model and the objective its config asks for together."""
-    context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim}
+    batch = config.train.classes_per_batch * config.train.samples_per_class
+    context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim, "batch": batch}
     loss = LOSSES.build(config.loss, **context)
+    references = REFERENCES.build(config.references, **context)
     zsr = None
     check_objective(config)
     if config.zsr.weight > 0:
         zsr = ZeroShotRegularisation(num_classes, config.dim, ridge=config.zsr.ridge, scale=config.zsr.scale)
-    return Learner(model, loss, zsr, config.zsr.weight)
+    return Learner(model, loss, references, zsr, config.zsr.weight)
 
 
 def check_objective(config: Config) -> None:

@@ -1,0 +1,27 @@
+"""What every source of references shares."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor, nn
+
+from winnow.losses import PairLoss
+
+
+class References(nn.Module):
+    """Base of sources of references: the batch itself, trainable vectors, or embeddings of earlier batches.
+
+    A source decides what a loss compares queries with, and how terms add up; it does not know which loss it serves.
+    All it remembers is in parameters and buffers, so that a checkpoint holds it.
+    """
+
+    @abstractmethod
+    def forward(self, loss: PairLoss, queries: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of a training batch.
+
+        Args:
+            loss: What compares.
+            queries: (Q, d) embeddings, not yet normalised.
+            labels: (Q,) training labels, 0 .. C - 1.
+        """
