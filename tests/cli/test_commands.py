@@ -150,7 +150,7 @@ def test_config_lists_keys_and_prints_a_yaml_that_is_read_back(winnow: Winnow, t
     (tmp_path / "c.yaml").write_text(said.out)
     assert yaml.safe_load(winnow("config", "--yaml", "c.yaml").out) == yaml.safe_load(said.out)
     assert one_line_error(winnow("config", "trian")).endswith("sections: augment, backbone, data, dim, image, loss, "
-                                                              "pooling, seed, train, zsr")  # fmt: skip
+                                                              "pooling, references, seed, train, zsr")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["demo", "train", "evaluate", "explain", "config"])

@@ -103,7 +103,7 @@ class Config(ModelConfig):
     )
     references: Annotated[dict[str, Any], BeforeValidator(REFERENCES.resolve)] = Field(
         {},
-        description="what the loss compares a batch with: a name, and that source's settings; default what it is made for",
+        description="what a batch is compared with: a name, and settings of that source; default the loss's choice",
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
