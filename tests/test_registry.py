@@ -213,3 +213,25 @@ def test_every_part_is_built_from_its_name_alone(registry):
         section = registry.resolve({"name": name})
         assert set(section) == {"name"} | {p.name for p in registry.parameters(name)}
         assert type(registry.build(section, width=8)) is registry[name]
+
+
+def test_a_preset_fills_settings_that_words_still_override():
+    assert LOSSES.resolve({"name": "c2", "preset": "cars"}) == {
+        "name": "c2", "positive_margin": 0.2652, "negative_margin": 0.5409,
+    }  # fmt: skip
+    chosen = LOSSES.resolve({"name": "c2", "preset": "cars", "negative_margin": 0.9})
+    assert (chosen["positive_margin"], chosen["negative_margin"]) == (0.2652, 0.9)
+    assert LOSSES.resolve({"name": "c2", "preset": None}) == LOSSES.resolve("c2")
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"no preset 'cubs' \(did you mean 'cub'\?\); its presets: cub, cars"):
+        LOSSES.resolve({"name": "c2", "preset": "cubs"})
+    with pytest.raises(ConfigError, match="loss 'npair' has no preset 'cub'; its presets: none"):
+        LOSSES.resolve({"name": "npair", "preset": "cub"})
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_every_preset_is_made_of_settings_of_its_part(name):
+    for preset in LOSSES.presets(name):
+        assert LOSSES.resolve({"name": name, "preset": preset})["name"] == name

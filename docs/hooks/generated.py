@@ -104,6 +104,12 @@ def _registry(registry: Registry[Any], module: str, facts: Callable[[Any], str])
             default = "required" if one.default is REQUIRED else _value(one.default)
             lines.append(f"| `{registry.kind}.{one.name}` | `{kind}` | {default} | {_text(one.meaning)} |")
         lines.append("")
+        if presets := registry.presets(name):
+            lines += ["Presets, the documents' settings for a data set:", "", "| preset | settings |", "|---|---|"]
+            for preset, chosen in presets.items():
+                listed = ", ".join(f"`{key}={value}`" for key, value in chosen.items())
+                lines.append(f"| `{registry.kind}.preset={preset}` | {listed} |")
+            lines.append("")
     return "\n".join(lines)
 
 

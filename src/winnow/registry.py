@@ -71,6 +71,7 @@ class Registry(Generic[T]):
         settings = {"name": section} if isinstance(section, str) else dict(section)
         name = str(settings.pop("name", self.default))
         part = self[name]
+        settings = {**self._preset(name, settings.pop("preset", None)), **settings}
         known = {p.name: p for p in parameters(part)}
         for key in settings:
             if key not in known:
@@ -91,6 +92,22 @@ class Registry(Generic[T]):
                 raise ConfigError(f"{self.kind} '{name}' needs a value for its setting '{where}'") from None
             raise ConfigError(f"{self.kind}.{where}={first['input']!r}: {first['msg'].lower()}") from None
         return {"name": name, **checked.model_dump()}
+
+    def presets(self, name: str) -> Mapping[str, Mapping[str, Any]]:
+        """Return the named settings of a part, such as those of the documents for a data set."""
+        found: Mapping[str, Mapping[str, Any]] = getattr(self[name], "presets", {})
+        return found
+
+    def _preset(self, name: str, preset: Any) -> Mapping[str, Any]:
+        known = self.presets(name)
+        if preset is None:
+            return {}
+        if preset not in known:
+            options = ", ".join(known) or "none"
+            raise ConfigError(
+                f"{self.kind} '{name}' has no preset '{preset}'{nearest(str(preset), known)}; its presets: {options}"
+            )
+        return known[preset]
 
     def build(self, section: Mapping[str, Any], **context: Any) -> T:
         """Construct a part from its section; `context` offers what only the caller knows (widths, class counts).

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ class PairLoss(nn.Module):
 
     Attributes:
         made_for: The source of references that training takes where none is named.
+        presets: The documents' settings for each data set, by its name.
     """
 
     made_for: ClassVar[str] = "batch"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     @abstractmethod
     def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:

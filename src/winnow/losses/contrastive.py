@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from torch import Tensor
 
 from winnow.functional import pairwise_distance
@@ -20,6 +23,13 @@ class C1(PairLoss):
     Args:
         margin: Similarity m above which a negative pair is pushed apart.
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cub": {"margin": 0.5},
+        "cars": {"margin": 0.5},
+        "sop": {"margin": 0.5},
+        "inshop": {"margin": 0.5},
+    }
 
     def __init__(self, *, margin: float = 0.5) -> None:
         super().__init__()
@@ -45,6 +55,13 @@ class C2(PairLoss):
         positive_margin: Distance below which a positive pair is near enough.
         negative_margin: Distance above which a negative pair is far enough.
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cub": {"positive_margin": 0.0, "negative_margin": 0.3841},
+        "cars": {"positive_margin": 0.2652, "negative_margin": 0.5409},
+        "sop": {"positive_margin": 0.2858, "negative_margin": 0.5130},
+        "inshop": {"positive_margin": 0.2858, "negative_margin": 0.5130},
+    }
 
     def __init__(self, *, positive_margin: float = 0.0, negative_margin: float = 0.5) -> None:
         super().__init__()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -22,6 +25,13 @@ class MultiSimilarity(PairLoss):
         beta: Sharpness over negative pairs.
         threshold: Similarity lambda that separates the two.
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cub": {"alpha": 2.0, "beta": 40.0, "threshold": 0.5},
+        "cars": {"alpha": 14.35, "beta": 75.83, "threshold": 0.66},
+        "sop": {"alpha": 2.0, "beta": 40.0, "threshold": 0.5},
+        "inshop": {"alpha": 8.49, "beta": 57.38, "threshold": 0.41},
+    }
 
     def __init__(self, *, alpha: float = 2.0, beta: float = 40.0, threshold: float = 0.5) -> None:
         super().__init__()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -26,6 +27,13 @@ class ProxyAnchor(PairLoss):
     """
 
     made_for: ClassVar[str] = "proxies"
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cub": {"alpha": 32.0, "margin": 0.1},
+        "cars": {"alpha": 32.0, "margin": 0.1},
+        "sop": {"alpha": 32.0, "margin": 0.1},
+        "inshop": {"alpha": 32.0, "margin": 0.1},
+    }
 
     def __init__(self, *, alpha: float = 32.0, margin: float = 0.1) -> None:
         super().__init__()

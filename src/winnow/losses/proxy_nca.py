@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,6 +27,13 @@ class ProxyNCA(PairLoss):
     """
 
     made_for: ClassVar[str] = "proxies"
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cub": {"temperature": 0.11, "form": "dot"},
+        "cars": {"temperature": 0.11, "form": "dot"},
+        "sop": {"temperature": 0.11, "form": "dot"},
+        "inshop": {"temperature": 0.11, "form": "dot"},
+    }
 
     def __init__(self, *, temperature: float = 0.11, form: Literal["squared", "dot"] = "squared") -> None:
         super().__init__()

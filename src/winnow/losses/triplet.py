@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
@@ -23,6 +26,13 @@ class Triplet(PairLoss):
     Args:
         margin: By how much a negative must be farther than a positive.
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cub": {"margin": 0.0961},
+        "cars": {"margin": 0.1190},
+        "sop": {"margin": 0.0451},
+        "inshop": {"margin": 0.0451},
+    }
 
     def __init__(self, *, margin: float = 0.1) -> None:
         super().__init__()

@@ -153,6 +153,8 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
             registry = REGISTRIES[name]
             yield f"{name}.name", registry.default, f"{field.description}; one of {', '.join(registry)}"
             for part in registry:
+                if presets := registry.presets(part):
+                    yield f"{name}.preset", None, f"({name}={part}) the documents' settings for {', '.join(presets)}"
                 for p in registry.parameters(part):
                     yield f"{name}.{p.name}", p.default, f"({name}={part}) {p.meaning}"
         else:
