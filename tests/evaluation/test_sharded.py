@@ -47,6 +47,13 @@ def against_a_gallery(rank, counts):
     return evaluate_sharded(*mine, gallery=gallery[0], gallery_labels=gallery[1], keep=200)
 
 
+def a_share_of_strangers(rank, counts):
+    rows, labels = data()
+    labels[: counts[0]] = torch.arange(1000, 1000 + counts[0])
+    mine = (share[rank] for share in shares(counts, rows, labels))
+    return evaluate_sharded(*mine, keep=5)
+
+
 def one_bad_share(rank, counts):
     rows, labels = (share[rank] for share in shares(counts, *data()))
     if rank == 1:
@@ -118,6 +125,13 @@ def test_queries_and_gallery_are_shared_out_each_in_its_own_way():
     found = run(against_a_gallery, (10, 50, 0))
     assert len(found) == 3
     assert all(same(one, pieces(wanted)) for one in found)
+
+
+def test_queries_without_relevant_references_keep_their_neighbours():
+    rows, labels = data()
+    labels[:20] = torch.arange(1000, 1020)
+    wanted = pieces(evaluate_retrieval(rows, labels, keep=5))
+    assert all(same(one, wanted) for one in run(a_share_of_strangers, (20, 70)))
 
 
 def test_what_is_wrong_with_one_share_is_told_by_all_and_nobody_waits():

@@ -66,7 +66,7 @@ def judge(
         per_query={name: torch.full_like(relevant, torch.nan, dtype=torch.float64) for name in metric_names(ks)},
     )
     most = int(relevant.max()) if len(relevant) else 0
-    if most == 0:
+    if len(queries) == 0 or (most == 0 and keep == 0):  # neighbours are wanted even where none is relevant
         return judged
     levels = _levels(ks, keep, available)
     depth = min(max(levels[-1], most), available)
