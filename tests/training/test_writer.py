@@ -80,6 +80,25 @@ def test_a_state_that_could_not_be_written_is_told(writer: CheckpointWriter, tmp
         writer.put(None, state(2.0), [])
 
 
+def test_a_failure_while_looking_is_not_missed(writer: CheckpointWriter, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").mkdir()
+    writer.put(None, state(1.0), [])
+    assert writer._writing is not None
+    result = writer._writing.result
+
+    class EndsNow:
+        """A write that ends just as it is asked whether it has."""
+
+        def done(self) -> bool:
+            GATE.set()
+            result(timeout=10)
+            return True
+
+    writer._writing = EndsNow()  # type: ignore[assignment]
+    with pytest.raises(OutputError):
+        _ = writer.busy
+
+
 def test_on_a_cpu_it_is_written_at_once(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     CheckpointWriter(folder, torch.device("cpu")).put(None, state(1.0), [])

@@ -57,8 +57,9 @@ class CheckpointWriter:
     @property
     def busy(self) -> bool:
         """Whether something is still to be written; raises what went wrong."""
-        self._raise_failure()
-        return self._writing is not None and not self._writing.done()
+        going = self._writing is not None and not self._writing.done()
+        self._raise_failure()  # only after the look: a write may fail between the two
+        return going
 
     def wait(self) -> None:
         """Wait until everything is written; raises what went wrong."""
