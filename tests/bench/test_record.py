@@ -62,6 +62,19 @@ def test_the_table_has_every_figure(bench: Bench) -> None:
     assert text.count("small") == 1
 
 
+def test_on_a_narrow_terminal_names_break_and_figures_do_not() -> None:
+    facts = {"error": 1.23e-07, "gradient error": 4.56e-07, "memory ratio": 1.04}
+    long = "B 512, n 256, d 128, m 128, float32, eps 20, features near prototypes"
+    rows = [Row(long, "costs, log-sum-exp, weighted sum alone", Timing((1.0, 1.1)), peak_bytes=3_000_000, facts=facts)]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(bench_table(Bench("toy-cpu", "A toy", "winnow", {}, rows)))
+    text = capture.get()
+    assert "…" not in text
+    for piece in ("1.05 s", "10%", "3 MB", "1.23e-07", "4.56e-07", "1.04"):
+        assert piece in text
+
+
 def test_units_suit_the_size() -> None:
     assert [show_seconds(value) for value in (12.345, 0.0123, 4.2e-5)] == ["12.3 s", "12.3 ms", "42 µs"]
     assert [show_bytes(value) for value in (2_500_000_000, 31_000_000, 900)] == ["2.5 GB", "31 MB", "0.9 kB"]

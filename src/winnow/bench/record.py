@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from winnow.bench.timing import Timing
@@ -74,20 +75,21 @@ def bench_table(bench: Bench) -> Table:
     table = Table(
         title=escape(f"{bench.title}; ratios to {bench.against}"), title_justify="left", box=None, pad_edge=False
     )
-    table.add_column("", no_wrap=True)
+    table.add_column("")  # on a narrow terminal names break, figures never
     for name in ("median", "spread", "ratio", *(["memory"] if memory else []), *facts):
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(escape(name).replace(" ", "\n"), justify="right", no_wrap=True, vertical="bottom")
     for case, rows in groupby(bench.rows, key=lambda row: row.case):
         table.add_row(f"[bold]{escape(case)}[/]")
         for row in rows:
-            table.add_row(*map(escape, _cells(bench, row, facts, memory)))
+            rival, *figures = map(escape, _cells(bench, row, facts, memory))
+            table.add_row(Padding(rival, (0, 0, 0, 2)), *figures)
         table.add_row()
     return table
 
 
 def _cells(bench: Bench, row: Row, facts: Sequence[str], memory: bool) -> list[str]:
     timing, ratio = row.timing, bench.ratio(row)
-    cells = [f"  {row.rival}", show_seconds(timing.median)]
+    cells = [row.rival, show_seconds(timing.median)]
     cells.append(f"{100 * (timing.highest - timing.lowest) / timing.median:.0f}%" if timing.runs > 1 else "")
     cells.append("" if ratio is None else f"{ratio:.3g}")
     if memory:
