@@ -48,6 +48,11 @@ def test_a_new_loss_does_not_inherit_the_settings_of_the_one_it_replaces(tmp_pat
     assert load_config(file, ["loss=c1"]).loss == {"name": "c1", "margin": 0.5}
 
 
+def test_the_same_loss_named_again_keeps_its_settings() -> None:
+    assert load_config(None, ["pooling.mu=0.2", "pooling=gsp"]).pooling["mu"] == 0.2
+    assert load_config(None, ["loss=triplet", "loss.margin=0.2", "loss=triplet"]).loss["margin"] == 0.2
+
+
 def test_settings_alone_belong_to_the_default_part() -> None:
     assert load_config(None, ["pooling.eps=20"]).pooling["name"] == "gsp"
 

@@ -202,8 +202,10 @@ def _override(tree: dict[str, Any], word: str) -> None:
         node = inner
     existing = node.get(last)
     if isinstance(existing, dict) and not isinstance(value, dict) and not path:
-        # A new loss or pooling does not inherit the settings of the one it replaces.
-        node[last] = value if last in REGISTRIES else {**existing, _shorthand(last): value}
+        # A new loss or pooling does not inherit the settings of the one it replaces; the same one keeps its own.
+        registry = REGISTRIES.get(last)
+        keeps = registry is None or existing.get("name", registry.default) == value
+        node[last] = {**existing, _shorthand(last): value} if keeps else value
     else:
         node[last] = value
 
