@@ -394,13 +394,13 @@ def test_several_runs_are_trained_side_by_side_and_compared(
 
 def test_of_several_runs_one_may_fail_and_is_gone_on_with(winnow: Winnow, make_folder: MakeFolder) -> None:
     words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
-    said = winnow("train", *words, "--each", "pooling.mu=0.3,7", "--out", "all")
+    said = winnow("train", *words, "--each", "train.lr_multipliers={},{nothing: 2}", "--out", "all")
     assert said.code == 5
-    assert "failed: pooling.mu=7: pooling 'gsp': GSP keeps a share mu" in said.err
+    assert "failed: train.lr_multipliers={nothing: 2}: train.lr_multipliers: no parameter matches 'nothing'" in said.err
     error = one_line_error(said)
-    assert "1 of 2 runs failed (pooling.mu=7)" in error
+    assert "1 of 2 runs failed (train.lr_multipliers={nothing: 2})" in error
     assert "winnow train --resume all" in error
-    assert "pooling.mu=0.3" in said.out
+    assert "train.lr_multipliers={}" in said.out
     again = winnow("train", "--resume", "all")
     assert again.code == 5
     assert "step" not in again.err  # the finished run is not trained again
@@ -412,6 +412,8 @@ def test_of_several_runs_one_may_fail_and_is_gone_on_with(winnow: Winnow, make_f
         (["--each", "seed=0,1", "--resume", "x"], "give no others beside it"),
         (["--at-once", "2"], "name them with --each"),
         (["--each", "train.stpes=1,2"], "did you mean 'steps'"),
+        (["--each", "pooling.mu=0.3,7"], "GSP keeps a share mu"),
+        (["pooling.mu=7", "backbone=resnet20", "train.steps=1"], "GSP keeps a share mu"),
     ],
 )
 def test_lists_of_runs_that_make_no_sense(winnow: Winnow, tmp_path: Path, words: list[str], message: str) -> None:

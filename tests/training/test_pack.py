@@ -78,7 +78,7 @@ class Broken(Monitor):
 
 def test_a_run_that_fails_ends_alone(make_folder: MakeFolder, tmp_path: Path) -> None:
     data = make_folder()
-    each = ("pooling.mu=0.3,2", "train.lr=1e-3,1e30")
+    each = ("train.lr_multipliers={},{nothing: 2}", "train.lr=1e-3,1e30")
     runs = planned(tmp_path, data, *each, words=("backbone.train=full",))
     told: list[Outcome] = []
     outcomes = run_pack(runs, at_once=2, ended=told.append)
@@ -163,11 +163,21 @@ def test_plans_are_the_product_of_their_lists(tmp_path: Path) -> None:
         (["seed=0,1", "seed=2"], "given twice"),
         (["seed=1,1"], "makes the run seed=1 twice"),
         (["pooling=gsp,gap", "zsr=0.1"], "needs a pooling with attributes"),
+        (["pooling.mu=0.2,7"], "must be in"),
+        (["pooling.mu=0.2,0.3", "pooling=gap,gsp"], "'gap' has no setting 'mu'"),
     ],
 )
 def test_plans_that_cannot_be_are_refused_before_anything_starts(tmp_path: Path, each: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_runs(tmp_path, None, [], each)
+
+
+def test_runs_that_are_there_already_are_not_taken_for_those_of_a_new_plan(tmp_path: Path) -> None:
+    runs = plan_runs(tmp_path, None, [], ["seed=0,1"])
+    runs[1].folder.create(runs[0].config)
+    with pytest.raises(ConfigError, match="seed=1 already holds runs"):
+        write_plan(tmp_path, runs)
+    assert not is_plan(tmp_path)
 
 
 def test_a_plan_is_never_overwritten_and_a_damaged_one_refused(tmp_path: Path) -> None:

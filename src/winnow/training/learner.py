@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
@@ -12,7 +13,7 @@ from winnow.losses import LOSSES, PairLoss, ZeroShotRegularisation
 from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES, References
-from winnow.training.config import Config
+from winnow.training.config import REGISTRIES, Config
 
 
 class Learner(nn.Module):
@@ -103,3 +104,15 @@ def count_parameters(module: nn.Module) -> dict[str, int]:
     """Count the parameters that are trained and those that are not."""
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     return {"trained": trained, "frozen": sum(p.numel() for p in module.parameters()) - trained}
+
+
+def check_parts(config: Config) -> None:
+    """Refuse settings that a pooling or loss will not take, before anything is made or written.
+
+    Raises:
+        ConfigError: for a value of the right type that is out of range.
+    """
+    batch = config.train.classes_per_batch * config.train.samples_per_class
+    with torch.device("meta"):  # takes no memory and draws no random numbers
+        for name, registry in REGISTRIES.items():
+            registry.build(getattr(config, name), width=config.dim, num_classes=2, batch=batch)

@@ -14,7 +14,7 @@ from winnow.errors import ConfigError, ModelError
 from winnow.files import make_folder, write_text
 from winnow.training.config import Config, load_config, make_config
 from winnow.training.folder import RunFolder
-from winnow.training.learner import check_objective
+from winnow.training.learner import check_objective, check_parts
 
 PLAN_FILE = "plan.yaml"
 
@@ -66,8 +66,12 @@ def plan_runs(folder: Path, file: str | None, words: Sequence[str], each: Sequen
     runs = []
     for combination in product(*lists.values()):
         choices = dict(zip(lists, combination, strict=True))
-        config = load_config(file, [*words, *(f"{key}={value}" for key, value in choices.items())])
+        # A name before its settings: a pooling given after pooling.mu would silently drop it, and runs that differ in
+        # nothing else would be compared.
+        chosen = sorted(choices.items(), key=lambda choice: choice[0].count("."))
+        config = load_config(file, [*words, *(f"{key}={value}" for key, value in chosen)])
         check_objective(config)
+        check_parts(config)
         runs.append(Planned(choices, config, RunFolder(folder / _name(choices).replace("/", "_"))))
     names = [run.folder.path.name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -78,8 +82,11 @@ def plan_runs(folder: Path, file: str | None, words: Sequence[str], each: Sequen
 
 def write_plan(folder: Path, runs: Sequence[Planned]) -> None:
     """Write a plan into its folder, for those of its runs that begin only after a break."""
-    if (folder / PLAN_FILE).exists() or RunFolder(folder).config_file.exists():
-        raise ConfigError(f"{folder} already holds runs: go on with them by --resume, or choose another with --out")
+    begun = [run.folder.path for run in runs if run.folder.config_file.exists()]
+    if (folder / PLAN_FILE).exists() or RunFolder(folder).config_file.exists() or begun:
+        # A run that was begun with other settings would be resumed, or its result read, as if it were one of these.
+        where = begun[0] if begun else folder
+        raise ConfigError(f"{where} already holds runs: go on with them by --resume, or choose another with --out")
     make_folder(folder)
     # Only what was set, because some defaults depend on the data.
     entries = [

@@ -21,7 +21,7 @@ from winnow.training.config import Config
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import CropInputs, Inputs
 from winnow.training.judge import AverageOfFeatures, collect, judge
-from winnow.training.learner import Learner, build_learner, check_objective
+from winnow.training.learner import Learner, build_learner, check_objective, check_parts
 from winnow.training.monitor import Monitor
 from winnow.training.shared import Shared, once
 from winnow.training.trainer import make_fabric
@@ -58,6 +58,7 @@ class Prepared:
 def resolve_config(config: Config, train: ImageSet | None = None) -> Config:
     """Settle what depends on the machine and the data: frozen or not, learning rate, batches, time of validations."""
     check_objective(config)
+    check_parts(config)
     resolved = config.model_copy(deep=True)
     resolved.image = settle_image(config).image
     if config.data.path == "emoji":
