@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from rich.console import Console
 
 from tests.conftest import TINY, MakeFolder
 from winnow.cli import run
+from winnow.cli.console import ConsoleMonitor, bars
 from winnow.training import RunFolder
 
 
@@ -421,3 +423,28 @@ def test_lists_of_runs_that_make_no_sense(winnow: Winnow, tmp_path: Path, words:
     assert said.code == 2
     assert message in one_line_error(said)
     assert not (tmp_path / "runs").exists()
+
+
+def test_lines_of_runs_with_long_names_are_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("winnow.cli.console.err", Console(stderr=True, width=40))
+    name = "train.lr_multipliers={'*.prototypes': 10},seed=0"
+    with bars() as shared:
+        monitor = ConsoleMonitor(name, shared)
+        monitor.task("training features")(24, 24)
+        monitor.validated({"step": 4, "loss": 0.5, "val/MAP@R": 0.25}, True)
+        assert capsys.readouterr().err.splitlines() == [
+            f"{name}: training features: 24 done",
+            f"{name}: step 4: loss 0.5000 val MAP@R 25.00 (best)",
+        ]
+
+
+def test_a_run_that_fails_early_leaves_no_bar(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder()
+    (data / "class_00" / "0.png").write_bytes(b"no image")
+    shown = bars()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("winnow.cli.console.bars", lambda: shown)
+        assert winnow("train", f"data={data}", *TINY, "--each", "seed=0,1", "--out", "all").code == 5
+    assert not shown.tasks

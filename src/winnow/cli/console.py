@@ -79,7 +79,7 @@ class ConsoleMonitor(Monitor):
                 self._progress.remove_task(bar)
                 self._tasks.discard(bar)
                 if not err.is_terminal:
-                    err.print(f"{self._prefix}{title}: {total} done", markup=False, highlight=False)
+                    err.print(f"{self._prefix}{title}: {total} done", markup=False, highlight=False, soft_wrap=True)
 
         return tell
 
@@ -103,7 +103,8 @@ class ConsoleMonitor(Monitor):
             self._progress.update(self._training, info=text)
         else:
             loss = f" loss {entry['loss']:.4f}" if "loss" in entry else ""
-            err.print(f"{self._prefix}step {entry['step']}:{loss} {text}", markup=False, highlight=False)
+            line = f"{self._prefix}step {entry['step']}:{loss} {text}"
+            err.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bars away."""

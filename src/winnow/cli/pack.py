@@ -24,6 +24,7 @@ def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> No
     from winnow.training.pack import run_pack
 
     def ended(outcome: Outcome) -> None:
+        monitor[id(outcome.run)].close()  # a run that failed before its first step has left bars behind
         if outcome.error is not None:
             reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
             line = f"{outcome.trace}failed: {outcome.run.name}: {reason}"
