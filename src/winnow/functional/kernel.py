@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -38,11 +39,15 @@ class Kernel:
         Args:
             programs: How many.
             key: What decides, beside alignment, how arguments and constants are compiled.
-            arguments: Those before the constants, in order.
+            arguments: Those before the constants, in order; the first is a tensor, on the device to launch on.
             constants: By name.
             warps: Of a program.
             stages: Depth of software pipelining.
         """
+        device = arguments[0].device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():  # Triton launches on the current one
+            with torch.cuda.device(device):
+                return self.launch(programs, key, arguments, constants, warps=warps, stages=stages)
         # Compiled for pointers at multiples of 16 bytes, as fresh tensors are; a view may begin elsewhere.
         aligned = all(one.data_ptr() % 16 == 0 for one in arguments if isinstance(one, Tensor))
         known = self._compiled.get(key) if aligned else None
