@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 
+from tests.interpreter import run_interpreted
 from winnow.data import Ragged
 from winnow.data.crop_fused import crop_fused
 from winnow.data.crops import _crop_plain, train_boxes
@@ -45,11 +42,7 @@ def check(device: str) -> None:
 
 
 def test_the_kernel_equals_the_plain_form_in_the_interpreter() -> None:
-    # In a process of its own, because Triton decides on import whether it interprets.
-    script = "from tests.data.test_crop_kernel import check; check('cpu')"
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(["src", "."])}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run_interpreted("from tests.data.test_crop_kernel import check; check('cpu')")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.interpreter import run_interpreted
 from winnow.errors import DataError
 from winnow.functional import fused, gsp
 
@@ -174,13 +173,7 @@ CHECKS = [check_accuracy, check_sizes, check_parts, check_numbers, check_outputs
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_in_the_interpreter(check: object) -> None:
-    # In a process of its own, because Triton decides on import whether it interprets.
-    pytest.importorskip("triton")
-    script = f"from tests.functional.test_gsp_fused import {check.__name__}; {check.__name__}('cpu')"  # type: ignore[attr-defined]
-    path = os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run_interpreted(f"from tests.functional.test_gsp_fused import {check.__name__}; {check.__name__}('cpu')")  # type: ignore[attr-defined]
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from tests.interpreter import run_interpreted
 from winnow.losses.inverse import spd_inverse
 
 pytest.importorskip("triton")
@@ -36,11 +33,7 @@ def check(device: str, sizes: list[int]) -> None:
 
 
 def test_inverses_and_gradients_in_the_interpreter() -> None:
-    # In a process of its own, because Triton decides on import whether it interprets.
-    script = "from tests.losses.test_inverse import check; check('cpu', [1, 5, 16, 20, 140])"
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(["src", "."])}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run_interpreted("from tests.losses.test_inverse import check; check('cpu', [1, 5, 16, 20, 140])")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.interpreter import run_interpreted
 from winnow.models.norm_fused import can_fuse, fused_norm_relu, norm_relu
 from winnow.models.residual import FrozenResidual, NormReLU, join_frozen_norms
 
@@ -50,12 +48,7 @@ def check(device: str, widths: list[int]) -> None:
 
 
 def test_kernels_equal_plain_operations_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    # In a process of its own, because Triton decides on import whether it interprets.
-    script = "from tests.models.test_residual import check; check('cpu', [3, 128, 130])"
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(["src", "."])}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run_interpreted("from tests.models.test_residual import check; check('cpu', [3, 128, 130])")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
