@@ -84,6 +84,48 @@ def test_given_centres_repel() -> None:
     assert greedy_k_centre(cloud, 2, centres=torch.tensor([[0.0], [8.5]])).tolist() == [1, 2]
 
 
+def ragged(data: st.DataObject, least: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sets of up to 6 points in the plane, their masks, and 3 centres for each."""
+    whole = st.integers(-6, 6).map(float)
+    sets = data.draw(st.integers(1, 3))
+    clouds = data.draw(hnp.arrays(np.float64, (sets, 6, 2), elements=whole))
+    centres = data.draw(hnp.arrays(np.float64, (sets, 3, 2), elements=whole))
+    counts = data.draw(st.lists(st.integers(least, 6), min_size=sets, max_size=sets))
+    return clouds, np.stack([data.draw(st.permutations(range(6)).map(np.array)) < n for n in counts]), centres
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 6), st.booleans())
+def test_sets_are_covered_each_by_itself(data: st.DataObject, k: int, free: bool) -> None:
+    """Each set with a mask as the set of its present points alone; picks beyond those repeat the first of them."""
+    clouds, masks, centres = ragged(data)
+    chosen = None if free else torch.from_numpy(centres)
+    picks = greedy_k_centre(torch.from_numpy(clouds), k, chosen, torch.from_numpy(masks))
+    for cloud, mask, repelling, found in zip(clouds, masks, centres, picks.tolist(), strict=True):
+        present = np.flatnonzero(mask)
+        count = min(k, len(present))
+        expected = present[slow_greedy(cloud[mask], count, None if free else repelling)] if count else []
+        rest = present[0] if len(present) else 0
+        assert found == [*expected, *[rest] * (k - count)]
+
+
+@PROPERTY
+@given(st.data(), st.sampled_from([1, 4, 4096]))
+def test_the_radius_of_a_set_is_that_of_its_present_points(data: st.DataObject, chunk: int) -> None:
+    clouds, masks, centres = ragged(data)
+    found = covering_radius(*map(torch.from_numpy, (clouds, centres, masks)), chunk=chunk)
+    expected = [slow_radius(x[m], c) if m.any() else 0.0 for x, m, c in zip(clouds, masks, centres, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sets_compile_to_one_graph(dtype: torch.dtype) -> None:
+    cloud = torch.randn(3, 9, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(9) < torch.tensor([9, 5, 2])[:, None]
+    compiled = torch.compile(greedy_k_centre, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(cloud, 4, cloud[:, :2], mask), greedy_k_centre(cloud, 4, cloud[:, :2], mask))
+
+
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_greedy_refuses_a_k_out_of_range(k: int) -> None:
     with pytest.raises(ValueError, match=f"cannot pick {k} centres out of 3 points"):
