@@ -2,6 +2,7 @@
 
 from winnow.functional.distances import clip_norm, pairwise_distance
 from winnow.functional.kcentre import covering_radius, greedy_k_centre
+from winnow.functional.means import hard_skewed_mean, log_exp_mean, power_mean
 from winnow.functional.selection import soft_selection
 from winnow.functional.transport import GSPOutput, Pooled, TransportWeights, gsp, gsp_weights
 
@@ -14,6 +15,9 @@ __all__ = [
     "greedy_k_centre",
     "gsp",
     "gsp_weights",
+    "hard_skewed_mean",
+    "log_exp_mean",
     "pairwise_distance",
+    "power_mean",
     "soft_selection",
 ]

@@ -25,3 +25,7 @@ class References(nn.Module):
             queries: (Q, d) embeddings, not yet normalised.
             labels: (Q,) training labels, 0 .. C - 1.
         """
+
+    def centres(self) -> tuple[Tensor, Tensor] | None:
+        """Return trainable vectors (P, d) that stand for the classes, and their labels (P,); None without any."""
+        return None

@@ -37,3 +37,7 @@ class Proxies(References):
         """Return the loss of the batch against all proxies."""
         value: Tensor = loss(queries, labels, self.proxies, self.labels)
         return value
+
+    def centres(self) -> tuple[Tensor, Tensor]:
+        """Return the proxies and their labels."""
+        return self.proxies, self.labels

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 import yaml
 from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 
+from winnow.centres import CENTRES
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES
 from winnow.models.config import ModelConfig, Section, make_section, section_of
@@ -17,7 +18,12 @@ from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
 from winnow.registry import Registry
 
-REGISTRIES: dict[str, Registry[Any]] = {"pooling": POOLINGS, "loss": LOSSES, "references": REFERENCES}
+REGISTRIES: dict[str, Registry[Any]] = {
+    "pooling": POOLINGS,
+    "loss": LOSSES,
+    "references": REFERENCES,
+    "centres": CENTRES,
+}
 
 
 class DataConfig(Section):
@@ -75,7 +81,10 @@ class TrainConfig(Section):
     lr_multipliers: dict[str, NonNegativeFloat] = Field(
         {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
     )
-    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty added to the gradient")
+    optimizer: Literal["adam", "adamw"] = Field(
+        "adam", description="adamw shrinks the weights themselves where adam adds an L2 penalty to the gradient"
+    )
+    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, share of lr to shrink by with adamw")
     clip: float = Field(10.0, gt=0, description="largest norm of the whole gradient")
     eval_every: int | None = Field(
         None,
@@ -104,6 +113,9 @@ class Config(ModelConfig):
     references: Annotated[dict[str, Any], BeforeValidator(REFERENCES.resolve)] = Field(
         {},
         description="what a batch is compared with: a name, and settings of that source; default the loss's choice",
+    )
+    centres: Annotated[dict[str, Any], BeforeValidator(CENTRES.resolve)] = Field(
+        {}, description="a term that pushes the centres of classes apart: a name, and that regulariser's settings"
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnow.centres import CENTRES, CentreRegulariser, class_means
 from winnow.errors import ConfigError
 from winnow.losses import LOSSES, PairLoss, ZeroShotRegularisation
 from winnow.models import Embedder, Head
@@ -17,7 +18,7 @@ from winnow.training.config import REGISTRIES, Config
 
 
 class Learner(nn.Module):
-    r"""A model with its objective $(1 - \lambda) L + \lambda L_{ZS}$.
+    r"""A model with its objective $(1 - \lambda) (L + w R) + \lambda L_{ZS}$.
 
     All parameters that exist are parameters of this module, so optimising, saving and counting it forgets none.
 
@@ -27,6 +28,7 @@ class Learner(nn.Module):
         references: Where the references come from; it makes the metric-learning loss L.
         zsr: The zero-shot regularisation; None where lambda is 0.
         zsr_weight: lambda.
+        centres: The regulariser R of the classes' centres, with its weight w; None where there is none.
     """
 
     def __init__(
@@ -36,20 +38,34 @@ class Learner(nn.Module):
         references: References,
         zsr: ZeroShotRegularisation | None,
         zsr_weight: float,
+        centres: CentreRegulariser | None = None,
     ) -> None:
         super().__init__()
         self.model, self.loss, self.references = model, loss, references
-        self.zsr, self.zsr_weight = zsr, zsr_weight
+        self.zsr, self.zsr_weight, self.centres = zsr, zsr_weight, centres
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the terms of the objective for a batch; "loss" is their sum, the one to minimise."""
         pooled = self.model(inputs, details=True)
         metric = self.references(self.loss, pooled.pooled, labels)
-        if self.zsr is None:
-            return {"loss": metric}
-        zero_shot = self.zsr(pooled.attributes, labels)
-        total = (1 - self.zsr_weight) * metric + self.zsr_weight * zero_shot
-        return {"loss": total, "metric": metric, "zsr": zero_shot}
+        total, terms = metric, {}
+        if self.centres is not None:
+            terms["centres"] = self._regularise(self.centres, pooled.pooled, labels)
+            total = total + self.centres.weight * terms["centres"]
+        if self.zsr is not None:
+            terms["zsr"] = self.zsr(pooled.attributes, labels)
+            total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
+        return {"loss": total, "metric": metric, **terms} if terms else {"loss": total}
+
+    def _regularise(self, centres: CentreRegulariser, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the term of the proxies, or of the batch's class means where there are none or means are asked for."""
+        proxies = None if centres.of == "means" else self.references.centres()
+        if proxies is not None:
+            value: Tensor = centres(*proxies)
+            return value
+        means, first = class_means(embeddings, labels)
+        value = centres(means, labels, counted=first)
+        return value
 
     @property
     def head(self) -> Head:
@@ -63,15 +79,19 @@ def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> L
     context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim, "batch": batch}
     loss = LOSSES.build(config.loss, **context)
     references = REFERENCES.build(config.references, **context)
+    centres = CENTRES.build(config.centres)
     zsr = None
     check_objective(config)
     if config.zsr.weight > 0:
         zsr = ZeroShotRegularisation(num_classes, config.dim, ridge=config.zsr.ridge, scale=config.zsr.scale)
-    return Learner(model, loss, references, zsr, config.zsr.weight)
+    return Learner(model, loss, references, zsr, config.zsr.weight, centres if centres.weight > 0 else None)
 
 
 def check_objective(config: Config) -> None:
-    """Refuse a regularisation that the pooling gives nothing to."""
+    """Refuse a regularisation that the pooling or the references give nothing to."""
+    source = config.references["name"]
+    if config.centres.get("of") == "proxies" and REFERENCES[source].centres is References.centres:
+        raise ConfigError(f"centres.of=proxies, but references={source} have none; use centres.of=means")
     name = config.pooling["name"]
     if config.zsr.weight > 0 and not POOLINGS[name].has_attributes:
         with_attributes = ", ".join(p for p in POOLINGS if POOLINGS[p].has_attributes)

@@ -99,7 +99,8 @@ class Trainer:
         groups = parameter_groups(learner, settings.lr, settings.lr_multipliers)
         # A fused step unscales 16-bit gradients itself, too late for them to be clipped.
         self._way = {"fused": self.device.type == "cuda" and not scaled(config), "capturable": self.graphed}
-        optimizer = torch.optim.Adam(
+        rule = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
+        optimizer = rule(
             groups, lr=settings.lr, weight_decay=settings.weight_decay,
             fused=self._way["fused"], capturable=self._way["capturable"],
         )  # fmt: skip
