@@ -13,6 +13,7 @@ from winnow.bench import pooling_rivals as ways
 from winnow.bench.memory import peak_memory
 from winnow.bench.pooling_rivals import Rival
 from winnow.bench.pooling_task import MU, Case, Size, Task, made_up_task
+from winnow.bench.profile import kernel_timings
 from winnow.bench.record import Bench, Row
 from winnow.bench.timing import Timing, Work, measure, measure_all, measure_graph, pick_device
 
@@ -160,12 +161,20 @@ def _worst(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 def _replayed(
     case: Case, tasks: Sequence[Task], rivals: Mapping[str, Rival], repeats: int, copy: Timing
 ) -> Iterator[Row]:
-    """Yield rows of what is replayed as a CUDA graph, and of the memory floor."""
+    """Yield rows of what is replayed as a CUDA graph, of its kernels one by one, and of the memory floor."""
     features = tasks[0].features
     floor = Timing(tuple(seconds * 3 * features.nbytes / (2 * _COPY) for seconds in copy.seconds))
     for name in (AGAINST, "average pooling"):
         timing = _graph_timing(rivals[name], tasks, case.eps, repeats)
         yield Row(str(case), f"{name}, replayed", timing, facts={"over floor": timing.median / floor.median})
+    queue = cycle(tasks)
+    kernels = kernel_timings(
+        lambda: next(queue).solve(rivals[AGAINST], case.eps),
+        repeats=min(repeats, 3),
+        within=lambda name: name.endswith("_kernel"),
+    )
+    for name, timing in kernels.items():
+        yield Row(str(case), f"its {name.removesuffix('_kernel').replace('_', ' ')} kernel alone", timing)
     yield Row(str(case), "memory floor", floor)
 
 

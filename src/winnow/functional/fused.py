@@ -73,8 +73,10 @@ def _(
 ) -> list[Tensor]:  # fmt: skip
     (batch, n, d), m = features.shape, len(prototypes)
     parts = _launch().plan(n, d, m, features.dtype, eps_value if eps is None else None).parts
-    sizes = ((batch, n), (batch, m), (batch, n), (parts, m, d), (m,))
-    dtypes = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float32)
+    near = (batch, n) if parts > 1 else (0, 0)
+    sizes = ((batch, n), (batch, m), (batch, n), (parts, m, d), (m,), (m,), (*near, 4), near)
+    single, double = torch.float32, torch.float64
+    dtypes = (single, single, single, torch.bfloat16, single, double, single, double)
     rest = [features.new_empty(size, dtype=dtype) for size, dtype in zip(sizes, dtypes, strict=True)]
     return [features.new_empty(batch, d), *rest]
 

@@ -18,7 +18,6 @@ from winnow.functional.gsp_tiles import (
     pair_sum,
     rows_of,
     split,
-    wide_products,
 )
 
 
@@ -59,8 +58,8 @@ def _own_gradient(
 
 @triton.jit
 def weights_gradient_kernel(
-    f_ptr, w_ptr, parts_ptr, w2_ptr, mask_ptr, eps_ptr, q_ptr, dg_ptr, dp_ptr, dz_ptr,
-    eps_value, f_image, f_row, f_column, n, d, m,
+    f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, mask_ptr, eps_ptr, q_ptr,
+    dg_ptr, dp_ptr, dz_ptr, eps_value, f_image, f_row, f_column, n, d, m,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     MASKED: tl.constexpr, EPS_TENSOR: tl.constexpr,
     HAS_DG: tl.constexpr, HAS_DP: tl.constexpr, HAS_DZ: tl.constexpr,
@@ -70,23 +69,23 @@ def weights_gradient_kernel(
     eps = number(eps_ptr, 0, eps_value, image, EPS_TENSOR)
     valid = tl.arange(0, M) < m
     f_rows = image.to(tl.int64) * f_image + feature * f_row
+    at = image * n + feature
     c, _, _, _, _, _, q = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, dg_ptr + image * d, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, HAS_DG,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, dg_ptr + image * d, f_rows, f_column, at,
+        exists, keep, valid, eps, m, d, R, M, K, PARTS, True, HAS_DG,
     )  # fmt: skip
     e, total, _ = affinity(c, valid, eps)
-    at = image * n + feature
     q, _ = _own_gradient(e, total, q, dp_ptr, dz_ptr, at, image, keep, valid, m, M, HAS_DP, HAS_DZ)
     tl.store(q_ptr + at, q, mask=exists)
 
 
 @triton.jit
 def _add_near(
-    f_ptr, w_ptr, df_ptr, dw_ptr, f_rows, f_column, place, near, found, f_scale, d, R: tl.constexpr
+    f_ptr, w_ptr, long_w2_ptr, long_f2_ptr, df_ptr, dw_ptr, f_rows, f_column, at, place, near, found, f_scale, d
 ):  # fmt: skip
     """Add the terms P (f - w) of each row's nearest prototype to df and dw, from differences in float64."""
-    f2, w2, _ = wide_products(f_ptr, w_ptr, f_rows, f_column, place, found, d, R)
-    f_wide, w_wide = 1.0 / tl.sqrt(tl.maximum(f2, 1.0)), 1.0 / tl.sqrt(tl.maximum(w2, 1.0))
+    f_wide = 1.0 / tl.sqrt(tl.maximum(tl.load(long_f2_ptr + at, mask=found, other=1.0), 1.0))
+    w_wide = 1.0 / tl.sqrt(tl.maximum(tl.load(long_w2_ptr + place, mask=found, other=1.0), 1.0))
     for start in range(0, d, STEP):
         columns = start + tl.arange(0, STEP)
         f = load(f_ptr, f_rows, columns, f_column, found, d).to(tl.float64)
@@ -147,8 +146,8 @@ def _pull(
 
 @triton.jit
 def gradient_kernel(
-    f_ptr, w_ptr, parts_ptr, w2_ptr, mask_ptr, mu_ptr, eps_ptr, weights_ptr, x_ptr, q_ptr, dg_ptr, dp_ptr, dz_ptr,
-    df_ptr, dw_ptr, sums_ptr, dmu_ptr, deps_ptr,
+    f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, mask_ptr, mu_ptr, eps_ptr, weights_ptr, x_ptr,
+    q_ptr, dg_ptr, dp_ptr, dz_ptr, df_ptr, dw_ptr, sums_ptr, dmu_ptr, deps_ptr,
     mu_value, eps_value, mu_stride, f_image, f_row, f_column, n, d, m,
     R: tl.constexpr, N: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
     PARTS: tl.constexpr, MASKED: tl.constexpr, MU_TENSOR: tl.constexpr, EPS_TENSOR: tl.constexpr,
@@ -169,8 +168,8 @@ def gradient_kernel(
     p = tl.load(weights_ptr + at, mask=keep, other=0.0)
     x = tl.load(x_ptr + at, mask=keep, other=0.0)
     c, base, place, f_scale, f2, w2, q = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, dg_ptr + image * d, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, HAS_DG,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, dg_ptr + image * d, f_rows, f_column, at,
+        exists, keep, valid, eps, m, d, R, M, K, PARTS, True, HAS_DG,
     )  # fmt: skip
     e, total, _ = affinity(c, valid, eps)
     q, shifted = _own_gradient(e, total, q, dp_ptr, dz_ptr, at, image, keep, valid, m, M, HAS_DP, HAS_DZ)
@@ -216,7 +215,10 @@ def gradient_kernel(
         if tl.max(place, 0) >= 0:
             tl.debug_barrier()  # what other threads of this program wrote to df is read back
             found = keep & (near != 0)
-            _add_near(f_ptr, w_ptr, df_ptr, dw_ptr, f_rows, f_column, place, near, found, f_scale, d, R)
+            _add_near(
+                f_ptr, w_ptr, long_w2_ptr, long_f2_ptr, df_ptr, dw_ptr, f_rows, f_column, at, place, near, found,
+                f_scale, d,
+            )  # fmt: skip
 
 
 @triton.jit

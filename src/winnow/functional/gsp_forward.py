@@ -11,24 +11,27 @@ from winnow.functional.gsp_tiles import affinity, distances, load, number, pair_
 
 @triton.jit
 def scores_kernel(
-    f_ptr, w_ptr, parts_ptr, w2_ptr, mask_ptr, eps_ptr, base_ptr, closest_ptr, log_total_ptr,
+    f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, mask_ptr, eps_ptr, closest_ptr, log_total_ptr,
     eps_value, f_image, f_row, f_column, n, d, m,
     R: tl.constexpr, N: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     MASKED: tl.constexpr, EPS_TENSOR: tl.constexpr,
 ):  # fmt: skip
-    """Write the terms of each feature's score: base + closest = min_i c_ij, log sum_i exp(eps (min_i c_ij - c_ij))."""
+    """Write the terms of each feature's score: closest = min_i c_ij - base, log sum_i exp(eps (min_i c_ij - c_ij)).
+
+    The base is among what is written of near pairs.
+    """
     image, feature, exists, keep = rows_of(tl.program_id(0), mask_ptr, n, R, N, MASKED)
     eps = number(eps_ptr, 0, eps_value, image, EPS_TENSOR)
     valid = tl.arange(0, M) < m
     f_rows = image.to(tl.int64) * f_image + feature * f_row
-    c, base, _, _, _, _, _ = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, f_ptr, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, False,
+    at = image * n + feature
+    c, _, _, _, _, _, _ = distances(
+        f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, f_ptr, f_rows, f_column, at, exists, keep,
+        valid, eps, m, d, R, M, K, PARTS, False, False,
     )  # fmt: skip
     _, total, closest = affinity(c, valid, eps)
-    tl.store(base_ptr + image * n + feature, base, mask=exists)
-    tl.store(closest_ptr + image * n + feature, closest, mask=exists)
-    tl.store(log_total_ptr + image * n + feature, tl.log(total), mask=exists)
+    tl.store(closest_ptr + at, closest, mask=exists)
+    tl.store(log_total_ptr + at, tl.log(total), mask=exists)
 
 
 @triton.jit
@@ -66,8 +69,8 @@ def _score(base, closest, log_total, best, keep, eps):
 
 @triton.jit
 def pool_kernel(
-    f_ptr, w_ptr, parts_ptr, w2_ptr, mask_ptr, mu_ptr, eps_ptr, base_ptr, closest_ptr, log_total_ptr,
-    pooled_ptr, weights_ptr, x_ptr, attributes_ptr,
+    f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, mask_ptr, mu_ptr, eps_ptr, closest_ptr,
+    log_total_ptr, pooled_ptr, weights_ptr, x_ptr, attributes_ptr,
     mu_value, eps_value, mu_stride, f_image, f_row, f_column, n, d, m,
     R: tl.constexpr, N: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     MASKED: tl.constexpr, MU_TENSOR: tl.constexpr, EPS_TENSOR: tl.constexpr,
@@ -79,9 +82,10 @@ def pool_kernel(
     places = tl.arange(0, M)
     valid = places < m
     f_rows = image.to(tl.int64) * f_image + feature * f_row
+    at = image * n + feature
     c, base, _, _, _, _, _ = distances(
-        f_ptr, w_ptr, parts_ptr, w2_ptr, f_ptr, f_rows, f_column, keep, valid, eps, m, d,
-        R, M, K, PARTS, False,
+        f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, f_ptr, f_rows, f_column, at, exists, keep,
+        valid, eps, m, d, R, M, K, PARTS, N > R, False,
     )  # fmt: skip
     e, total, closest = affinity(c, valid, eps)
     if N == R:
@@ -95,7 +99,9 @@ def pool_kernel(
         counts = every < n
         if MASKED:
             counts = counts & (tl.load(mask_ptr + image * n + every, mask=counts, other=0) != 0)
-        all_base = tl.load(base_ptr + image * n + every, mask=counts, other=0.0)
+        all_base = tl.zeros([ALL], tl.float32)
+        if PARTS > 1:
+            all_base = tl.load(near_ptr + (image * n + every) * 4 + 1, mask=counts, other=0.0)
         all_closest = tl.load(closest_ptr + image * n + every, mask=counts, other=0.0)
         all_log_total = tl.load(log_total_ptr + image * n + every, mask=counts, other=0.0)
         best = tl.min(tl.where(counts, all_base + all_closest, float("inf")), 0)
@@ -103,14 +109,13 @@ def pool_kernel(
         tau = _root(scores, counts, mu)
         all_s = tl.where(counts, tl.where(mu < 1.0, tl.sigmoid(tau + scores), 1.0), 0.0)
         # The same numbers as in `scores`, not computed anew, so that the weights sum to one.
-        base = tl.load(base_ptr + image * n + feature, mask=keep, other=0.0)
-        closest = tl.load(closest_ptr + image * n + feature, mask=keep, other=0.0)
-        log_total = tl.load(log_total_ptr + image * n + feature, mask=keep, other=0.0)
+        closest = tl.load(closest_ptr + at, mask=keep, other=0.0)
+        log_total = tl.load(log_total_ptr + at, mask=keep, other=0.0)
         x = tau + _score(base, closest, log_total, best, keep, eps)
         s = tl.where(keep, tl.where(mu < 1.0, tl.sigmoid(x), 1.0), 0.0)
         p = s / tl.sum(all_s, 0)
-    tl.store(weights_ptr + image * n + feature, p, mask=exists)
-    tl.store(x_ptr + image * n + feature, x, mask=exists)
+    tl.store(weights_ptr + at, p, mask=exists)
+    tl.store(x_ptr + at, x, mask=exists)
     z = tl.sum(e * (p / total)[:, None], 0)
     if N == R:
         tl.store(attributes_ptr + image * m + places, z, mask=valid)

@@ -21,7 +21,16 @@ _UNCLIP = Kernel(gsp_prototypes.unclip_kernel)
 
 
 class FusedOutput(NamedTuple):
-    """What the forward makes; `x` and `parts` and `squares` are for the backward alone."""
+    """What the forward makes; all but the first three is for the backward alone.
+
+    Attributes:
+        x: (B, n) tau + l.
+        parts: (parts, m, d) of clipped prototypes.
+        squares: (m,) of clipped prototypes.
+        long_squares: (m,) of prototypes, in float64.
+        near: (B, n, 4) what was measured of the two nearest prototypes; empty where that is not done.
+        near_squares: (B, n) of features that are near one, in float64; likewise.
+    """
 
     pooled: Tensor
     weights: Tensor
@@ -29,6 +38,9 @@ class FusedOutput(NamedTuple):
     x: Tensor
     parts: Tensor
     squares: Tensor
+    long_squares: Tensor
+    near: Tensor
+    near_squares: Tensor
 
 
 def _padded(size: int, least: int = 16) -> int:
@@ -108,31 +120,36 @@ def forward(
     tiles = batch * launch.N // launch.R
     several = launch.N > launch.R
     parts = torch.empty(launch.parts, m, d, device=device, dtype=torch.bfloat16)
-    squares = torch.empty(m, device=device)
+    squares, long_squares = torch.empty(m, device=device), torch.empty(m, device=device, dtype=torch.float64)
+    shape = (batch, n) if launch.parts > 1 else (0, 0)
+    near = torch.empty(*shape, 4, device=device)
+    near_squares = torch.empty(shape, device=device, dtype=torch.float64)
     weights, x = torch.empty(batch, n, device=device), torch.empty(batch, n, device=device)
     unused = weights if mask is None else mask
     numbers = _Numbers.of(mu, eps, weights)
     key = _key(features, prototypes, launch, numbers, mask)
     constants = {"D": _padded(d), "PARTS": launch.parts}
-    _PROTOTYPES.launch(m, key, (prototypes, parts, squares, m, d), constants, warps=1)
+    _PROTOTYPES.launch(m, key, (prototypes, parts, squares, long_squares, m, d), constants, warps=1)
     constants = {"R": launch.R, "N": launch.N, "M": launch.M, "K": launch.K, "PARTS": launch.parts,
                  "MASKED": mask is not None, "EPS_TENSOR": numbers.eps_tensor}  # fmt: skip
+    prepared = features, prototypes, parts, squares, long_squares, near, near_squares
     if several:
         # Sums over the tiles of an image need a start at zero, and all the digits there are.
         pooled, attributes = torch.zeros(batch, d, device=device), torch.zeros(batch, m, device=device)
-        terms = torch.empty(3, batch, n, device=device).unbind(0)
-        arguments = (features, prototypes, parts, squares, unused, numbers.eps, *terms, numbers.eps_value,
+        terms = torch.empty(2, batch, n, device=device).unbind(0)
+        arguments = (*prepared, unused, numbers.eps, *terms, numbers.eps_value,
                      *features.stride(), n, d, m)  # fmt: skip
         _SCORES.launch(tiles, key, arguments, constants, warps=4, stages=_stages(launch))
     else:
         pooled, attributes = features.new_empty(batch, d), torch.empty(batch, m, device=device)
-        terms = (weights, weights, weights)
-    arguments = (features, prototypes, parts, squares, unused, numbers.mu, numbers.eps, *terms,
-                 pooled, weights, x, attributes, numbers.mu_value, numbers.eps_value, numbers.mu_stride,
-                 *features.stride(), n, d, m)  # fmt: skip
+        terms = (weights, weights)
+    arguments = (*prepared, unused, numbers.mu, numbers.eps, *terms, pooled, weights, x, attributes,
+                 numbers.mu_value, numbers.eps_value, numbers.mu_stride, *features.stride(), n, d, m)  # fmt: skip
     constants |= {"ALL": _padded(n), "MU_TENSOR": numbers.mu_tensor}
     _POOL.launch(tiles, key, arguments, constants, warps=4, stages=_stages(launch))
-    return FusedOutput(pooled.to(features.dtype), weights, attributes, x, parts, squares)
+    return FusedOutput(
+        pooled.to(features.dtype), weights, attributes, x, parts, squares, long_squares, near, near_squares
+    )  # fmt: skip
 
 
 def backward(
@@ -150,6 +167,7 @@ def backward(
     weights, x = out.weights, out.x
     unused = weights if mask is None else mask
     numbers = _Numbers.of(mu, eps, weights)
+    prepared = features, prototypes, out.parts, out.squares, out.long_squares, out.near, out.near_squares
     gradients = [weights if t is None else t.contiguous() for t in (dg, dp, dz)]
     given = dg is not None, dp is not None, dz is not None
     key = (*_key(features, prototypes, launch, numbers, mask), given, scalars, gradients[0].dtype)
@@ -159,10 +177,10 @@ def backward(
     q = x
     if launch.N > launch.R:
         q = torch.empty_like(x)
-        arguments = (features, prototypes, out.parts, out.squares, unused, numbers.eps, q, *gradients,
+        arguments = (*prepared, unused, numbers.eps, q, *gradients,
                      numbers.eps_value, *features.stride(), n, d, m)  # fmt: skip
         _WEIGHTS_GRADIENT.launch(tiles, key, arguments, constants, warps=4, stages=_stages(launch))
-    arguments = (features, prototypes, out.parts, out.squares, unused, numbers.mu, numbers.eps, weights, x, q,
+    arguments = (*prepared, unused, numbers.mu, numbers.eps, weights, x, q,
                  *gradients, df, dw, sums, sums if dmu is None else dmu, sums if deps is None else deps,
                  numbers.mu_value, numbers.eps_value, numbers.mu_stride, *features.stride(), n, d, m)  # fmt: skip
     constants |= {"K": launch.back_K, "ALL": _padded(n), "MU_TENSOR": numbers.mu_tensor, "SCALARS": scalars}

@@ -10,13 +10,14 @@ from winnow.functional.gsp_tiles import split
 
 
 @triton.jit
-def prototypes_kernel(w_ptr, parts_ptr, w2_ptr, m, d, D: tl.constexpr, PARTS: tl.constexpr):
-    """Clip a prototype, split it into parts, and square what the parts add up to."""
+def prototypes_kernel(w_ptr, parts_ptr, w2_ptr, long_w2_ptr, m, d, D: tl.constexpr, PARTS: tl.constexpr):
+    """Clip a prototype, split it into parts, and square what the parts add up to; also itself, in float64."""
     row, columns = tl.program_id(0), tl.arange(0, D)
     inside = columns < d
     w = tl.load(w_ptr + row * d + columns, mask=inside, other=0.0).to(tl.float32)
     # In float64: where features lie near prototypes, 1 - |w|^2 counts.
     square = tl.sum(w.to(tl.float64) * w.to(tl.float64), 0)
+    tl.store(long_w2_ptr + row, square)
     w = (w / tl.sqrt(tl.maximum(square, 1.0))).to(tl.float32)
     square = tl.minimum(square, 1.0).to(tl.float32)
     w0, w1, w2 = split(w)

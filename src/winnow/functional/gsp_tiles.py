@@ -23,7 +23,7 @@ of each other (scores forward, $q$ backward), a second does the rest.
 Matrix products run on the tensor cores over numbers split into PARTS bfloat16 parts: 1 for bfloat16 features, 2
 (16 bits) or 3 (24 bits) for float32. Squared distances from a product lose the digits of a small one; where that would
 show (features near a prototype, or a large $\varepsilon$) the two nearest pairs of a feature are measured again in
-float64.
+float64, once: the first kernel writes them down for the others.
 """
 
 from __future__ import annotations
@@ -87,34 +87,21 @@ def load_parts(parts_ptr, rows, columns, valid, m, d, PARTS: tl.constexpr):
 
 
 @triton.jit
-def wide_products(f_ptr, w_ptr, f_rows, f_column, place, found, d, R: tl.constexpr):
-    """Return |f_j|^2, |w_k|^2 and f_j . w_k with k = place[j], in float64; these have the digits of a difference."""
-    f2, w2, fw = tl.zeros([R], tl.float64), tl.zeros([R], tl.float64), tl.zeros([R], tl.float64)
-    for start in range(0, d, STEP):
-        columns = start + tl.arange(0, STEP)
-        f = load(f_ptr, f_rows, columns, f_column, found, d).to(tl.float64)
-        w = load(w_ptr, place * d, columns, 1, found, d).to(tl.float64)
-        f2 += tl.sum(f * f, 1)
-        w2 += tl.sum(w * w, 1)
-        fw += tl.sum(f * w, 1)
-    return f2, w2, fw
+def distance(f2, w2, fw):
+    """Return the distance of clipped vectors from their products before they were clipped, in float64."""
+    lengths = tl.sqrt(tl.maximum(f2, 1.0)) * tl.sqrt(tl.maximum(w2, 1.0))
+    return tl.sqrt(tl.maximum(tl.minimum(f2, 1.0) + tl.minimum(w2, 1.0) - 2.0 * fw / lengths, 0.0))
 
 
 @triton.jit
-def measure(f_ptr, w_ptr, f_rows, f_column, place, found, base, d, R: tl.constexpr):
-    """Return the distance of each feature to the prototype at `place`, less `base`, by way of float64."""
-    f2, w2, fw = wide_products(f_ptr, w_ptr, f_rows, f_column, place, found, d, R)
-    f_length, w_length = tl.sqrt(tl.maximum(f2, 1.0)), tl.sqrt(tl.maximum(w2, 1.0))
-    square = tl.minimum(f2, 1.0) + tl.minimum(w2, 1.0) - 2.0 * fw / (f_length * w_length)
-    return (tl.sqrt(tl.maximum(square, 0.0)) - base).to(tl.float32)
+def measure_near(
+    c, reach, f_ptr, w_ptr, long_w2_ptr, f_rows, f_column, d, R: tl.constexpr, M: tl.constexpr
+):  # fmt: skip
+    """Measure the two smallest distances of each feature again, in float64, if they are below `reach`.
 
-
-@triton.jit
-def measure_near(c, reach, f_ptr, w_ptr, f_rows, f_column, d, R: tl.constexpr, M: tl.constexpr):
-    """Measure the two smallest distances of each feature again if they are below `reach`.
-
-    Returns `base` (R,), just below the smallest, and for each of the two its place (-1: not measured) and c - base.
-    Those differences have digits that a distance rounded to float32 has not, and a large eps shows them.
+    Returns `base` (R,), just below the smallest, for each of the two its place (-1: not measured) and c - base, and
+    |f|^2 in float64. Those differences have digits that a distance rounded to float32 has not, and a large eps shows
+    them.
     """
     places = tl.arange(0, M)
     least, first = tl.min(c, 1), tl.argmin(c, 1)
@@ -122,18 +109,29 @@ def measure_near(c, reach, f_ptr, w_ptr, f_rows, f_column, d, R: tl.constexpr, M
     others = tl.where(places[None, :] == first[:, None], float("inf"), c)
     next_least, second = tl.min(others, 1), tl.argmin(others, 1)
     near, next_near = least < reach, next_least < reach
-    first_c = measure(f_ptr, w_ptr, f_rows, f_column, first, near, base, d, R)
-    second_c = measure(f_ptr, w_ptr, f_rows, f_column, second, next_near, base, d, R)
-    return base, tl.where(near, first, -1), first_c, tl.where(next_near, second, -1), second_c
+    f2 = tl.zeros([R], tl.float64)
+    first_fw, second_fw = tl.zeros([R], tl.float64), tl.zeros([R], tl.float64)
+    for start in range(0, d, STEP):
+        columns = start + tl.arange(0, STEP)
+        f = load(f_ptr, f_rows, columns, f_column, near, d).to(tl.float64)
+        f2 += tl.sum(f * f, 1)
+        first_fw += tl.sum(f * load(w_ptr, first * d, columns, 1, near, d).to(tl.float64), 1)
+        second_fw += tl.sum(f * load(w_ptr, second * d, columns, 1, next_near, d).to(tl.float64), 1)
+    first_c = distance(f2, tl.load(long_w2_ptr + first, mask=near, other=0.0), first_fw) - base
+    second_c = distance(f2, tl.load(long_w2_ptr + second, mask=next_near, other=0.0), second_fw) - base
+    first, second = tl.where(near, first, -1), tl.where(next_near, second, -1)
+    return base, first, first_c.to(tl.float32), second, second_c.to(tl.float32), f2
 
 
 @triton.jit
 def from_products(
-    dots, f2, w2, f_ptr, w_ptr, f_rows, f_column, keep, valid, eps, d,
-    R: tl.constexpr, M: tl.constexpr, PARTS: tl.constexpr,
+    dots, f2, w2, f_ptr, w_ptr, long_w2_ptr, near_ptr, long_f2_ptr, f_rows, f_column, at, exists, keep, valid, eps, d,
+    R: tl.constexpr, M: tl.constexpr, PARTS: tl.constexpr, MEASURED: tl.constexpr,
 ):  # fmt: skip
     """Return c - base (R, M), infinite for padding, base (R,), the place of a near prototype (R,) or -1, and of f
     1 / max(1, |f|) and min(1, |f|^2).
+
+    What is measured of near pairs is written down for the kernels that come after, where it is MEASURED already.
     """
     f_scale = 1.0 / tl.sqrt_rn(tl.maximum(f2, 1.0))
     f2 = tl.minimum(f2, 1.0)
@@ -144,16 +142,29 @@ def from_products(
         c = tl.where(valid[None, :], tl.sqrt(square), float("inf"))
     else:
         c = tl.where(valid[None, :], tl.sqrt_rn(square), float("inf"))
-        # A score shows eps / (2 c) times the error of a squared distance.
-        slack: tl.constexpr = 6e-7 if PARTS == 2 else 2e-7
-        reach = tl.maximum(eps * (slack / (2 * SHOWN)), NEAR)
-        least = tl.min(tl.where(keep, tl.min(c, 1), float("inf")), 0)
         second = tl.full([R], -1, tl.int32)
         first_c, second_c = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)
-        if least < reach:
-            base, first, first_c, second, second_c = measure_near(
-                c, reach, f_ptr, w_ptr, f_rows, f_column, d, R, M
-            )  # fmt: skip
+        if MEASURED:
+            two = tl.load(near_ptr + at * 4, mask=keep, other=0.0).to(tl.int32)
+            first, second = (two >> 8) - 1, (two & 255) - 1
+            base = tl.load(near_ptr + at * 4 + 1, mask=keep, other=0.0)
+            first_c = tl.load(near_ptr + at * 4 + 2, mask=keep, other=0.0)
+            second_c = tl.load(near_ptr + at * 4 + 3, mask=keep, other=0.0)
+        else:
+            # A score shows eps / (2 c) times the error of a squared distance.
+            slack: tl.constexpr = 6e-7 if PARTS == 2 else 2e-7
+            reach = tl.maximum(eps * (slack / (2 * SHOWN)), NEAR)
+            least = tl.min(tl.where(keep, tl.min(c, 1), float("inf")), 0)
+            if least < reach:
+                base, first, first_c, second, second_c, long_f2 = measure_near(
+                    c, reach, f_ptr, w_ptr, long_w2_ptr, f_rows, f_column, d, R, M
+                )  # fmt: skip
+                tl.store(long_f2_ptr + at, long_f2, mask=exists)
+            # Both places as one number, which is exact: there are at most 128.
+            tl.store(near_ptr + at * 4, ((first + 1) * 256 + second + 1).to(tl.float32), mask=exists)
+            tl.store(near_ptr + at * 4 + 1, base, mask=exists)
+            tl.store(near_ptr + at * 4 + 2, first_c, mask=exists)
+            tl.store(near_ptr + at * 4 + 3, second_c, mask=exists)
         places = tl.arange(0, M)[None, :]
         c = tl.where(places == first[:, None], first_c[:, None], c - base[:, None])
         c = tl.where(places == second[:, None], second_c[:, None], c)
@@ -162,8 +173,10 @@ def from_products(
 
 @triton.jit
 def distances(
-    f_ptr, w_ptr, parts_ptr, w2_ptr, g_ptr, f_rows, f_column, keep, valid, eps, m, d,
-    R: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, ALONG: tl.constexpr,
+    f_ptr, w_ptr, parts_ptr, w2_ptr, long_w2_ptr, near_ptr, long_f2_ptr, g_ptr, f_rows, f_column, at, exists, keep,
+    valid, eps, m, d,
+    R: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, MEASURED: tl.constexpr,
+    ALONG: tl.constexpr,
 ):  # fmt: skip
     """Return what `from_products` does, |w|^2 and, if asked, f . g, in one pass over the features."""
     w_rows = tl.arange(0, M) * d
@@ -183,7 +196,8 @@ def distances(
             along += tl.sum(f * g[None, :], 1)
     w2 = tl.load(w2_ptr + tl.arange(0, M), mask=valid, other=0.0)
     c, base, near, f_scale, f2 = from_products(
-        dots, f2, w2, f_ptr, w_ptr, f_rows, f_column, keep, valid, eps, d, R, M, PARTS
+        dots, f2, w2, f_ptr, w_ptr, long_w2_ptr, near_ptr, long_f2_ptr, f_rows, f_column, at, exists, keep, valid,
+        eps, d, R, M, PARTS, MEASURED,
     )  # fmt: skip
     return c, base, near, f_scale, f2, w2, along
 
