@@ -34,7 +34,7 @@ def kernel_timings(work: Work, *, repeats: int, within: Callable[[str], bool] = 
             torch.cuda.synchronize()
         total: dict[str, float] = defaultdict(float)
         for event in seen.events() or ():
-            if event.device_type == torch.autograd.DeviceType.CUDA and within(event.name):
+            if event.device_type.name == "CUDA" and within(event.name):
                 total[event.name] += event.device_time_total * 1e-6 / _AVERAGED
         for name, seconds in total.items():
             runs[name].append(seconds)
