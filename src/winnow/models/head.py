@@ -70,7 +70,7 @@ class Head(nn.Module):
             mask = None if mask is None else mask.flatten(1)
             result: Pooled
             if self.pooling.pools == "projected":
-                result = self.pooling(self.projection(tokens), mask, details=True)
+                result = self.pooling(self.project(features), mask, details=True)
             else:
                 result = self.pooling(tokens, mask, details=True)
                 result = result._replace(pooled=self.projection(result.pooled))
