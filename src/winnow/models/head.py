@@ -66,13 +66,13 @@ class Head(nn.Module):
         """Return embeddings, or with `details` a `Pooled` that also has weights and attributes."""
         # Distances to prototypes and the pooled sum keep full precision under autocast; both are small.
         with torch.autocast(features.device.type, enabled=False):
-            tokens = as_tokens(features).to(self.projection.weight.dtype)
+            features = features.to(self.projection.weight.dtype)
             mask = None if mask is None else mask.flatten(1)
             result: Pooled
             if self.pooling.pools == "projected":
                 result = self.pooling(self.project(features), mask, details=True)
             else:
-                result = self.pooling(tokens, mask, details=True)
+                result = self.pooling(as_tokens(features), mask, details=True)
                 result = result._replace(pooled=self.projection(result.pooled))
         return result if details else result.pooled
 
