@@ -1,4 +1,4 @@
-"""A GPU finds what the CPU finds, bit for bit."""
+"""A GPU finds what the CPU finds: neighbours and distances bit for bit."""
 
 import pytest
 import torch
@@ -24,7 +24,8 @@ def test_evaluation_is_that_of_the_cpu(count, classes):
     assert torch.equal(here.neighbours, there.neighbours)
     assert torch.equal(here.distances, there.distances)
     for name, values in here.per_query.items():
-        assert torch.equal(values.nan_to_num(-1), there.per_query[name].nan_to_num(-1)), name
+        # Sums over ranks are taken in another order there: the last of 16 digits may differ.
+        torch.testing.assert_close(values, there.per_query[name].cpu(), rtol=1e-15, atol=1e-15, equal_nan=True, msg=name)
 
 
 @pytest.mark.parametrize("chunk_bytes", [2**16, 2**26])

@@ -227,7 +227,7 @@ except TrainingError as error:
 
 def test_a_step_that_waits_says_how_to_train_without_graphs() -> None:
     # In a process of its own, because a broken capture leaves CUDA in an odd state.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", ".", *sys.path])}
     run = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, env=environment)
     assert "told" in run.stdout, run.stderr
 
