@@ -1,0 +1,349 @@
+"""Every registered centre regulariser against a slow loop over its equation, and what all of them share."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.nn.functional import normalize
+
+from winnow.centres import CENTRES, MHE, R1, R2, Hard, UniformFace, class_means
+from winnow.errors import ConfigError
+from winnow.functional import hard_skewed_mean, log_exp_mean, pairwise_distance, power_mean
+
+LABELS = torch.tensor([0, 0, 1, 2, 2, 3])
+
+
+def centres(count: int = 6, width: int = 4, seed: int = 0) -> Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+Rows = list[list[tuple[float, float]]]
+"""For each centre the (similarity, distance) to every other it is compared with."""
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def hinge(value: float, delta: float | None) -> float:
+    return value if delta is None else max(value - delta, 0.0)
+
+
+def slow_r1(rows: Rows, *, toward: str, gamma: float, delta: float | None, measure: str) -> float:
+    gamma = gamma if toward == "nearest" else -gamma
+    found = []
+    for row in filter(None, rows):
+        nearness = [s if measure == "cosine" else -d for s, d in row]
+        soft = math.log(mean([math.exp(gamma * x) for x in nearness])) / gamma if gamma else mean(nearness)
+        found.append(hinge(soft, delta))
+    return mean(found)
+
+
+def slow_r2(rows: Rows, *, toward: str, t: float, delta: float | None, measure: str) -> float:
+    pairs = list(itertools.chain(*rows))
+    if not pairs:
+        return 0.0
+    numbers = [max((1 + s) / 2 if measure == "cosine" else d, 1e-4) for s, d in pairs]
+    t = t if (toward == "nearest") == (measure == "cosine") else -t
+    soft = mean([x**t for x in numbers]) ** (1 / t) if t else math.exp(mean([math.log(x) for x in numbers]))
+    return hinge(soft if measure == "cosine" else -soft, delta)
+
+
+def slow_hard(rows: Rows, *, toward: str, k: int, delta: float | None, measure: str) -> float:
+    found = []
+    for row in filter(None, rows):
+        nearness = sorted((s if measure == "cosine" else -d for s, d in row), reverse=toward == "nearest")
+        found.append(hinge(mean(nearness[:k]), delta))
+    return mean(found)
+
+
+def slow_uniformface(rows: Rows, *, offset: float) -> float:
+    return mean([1 / (max(d, 1e-4) + offset) for _, d in itertools.chain(*rows)])
+
+
+def slow_mhe(rows: Rows, *, s: int) -> float:
+    return mean([max(d, 1e-4) ** -s if s else -math.log(max(d, 1e-4)) for _, d in itertools.chain(*rows)])
+
+
+SLOW: dict[str, tuple[Callable[..., float], list[dict[str, Any]]]] = {
+    "none": (lambda rows: 0.0, []),
+    "r1": (slow_r1, [{"toward": "farthest"}, {"measure": "distance", "gamma": 3.0}, {"delta": 0.2}, {"gamma": 0.0},
+                     {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
+    "r2": (slow_r2, [{"toward": "farthest", "t": 3.0}, {"measure": "distance", "t": 3.0}, {"delta": 0.5}, {"t": 0.0},
+                     {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
+    "hard": (slow_hard, [{"toward": "farthest"}, {"measure": "distance", "k": 2}, {"delta": 0.2, "k": 3},
+                         {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
+    "uniformface": (slow_uniformface, [{"offset": 0.0}]),
+    "mhe": (slow_mhe, [{"s": 0}, {"s": 1}]),
+}  # fmt: skip
+CASES = [(name, section) for name, (_, tuned) in SLOW.items() for section in ({}, *tuned)]
+every_case = pytest.mark.parametrize(("name", "section"), CASES, ids=str)
+pushing = pytest.mark.parametrize(("name", "section"), [c for c in CASES if c[0] != "none"], ids=str)
+SHARED = ("name", "of", "sample", "weight")
+
+
+def build(name: str, section: dict[str, Any], **more: Any) -> Any:
+    return CENTRES.build({"name": name, **section, **more})
+
+
+def expected(name: str, section: dict[str, Any], x: Tensor, labels: list[int], counted: list[bool]) -> float:
+    vectors = [[v / math.hypot(*row) for v in row] for row in x.double().tolist()]
+    rows: Rows = [[] for _ in vectors]
+    for i, j in itertools.product(range(len(vectors)), repeat=2):
+        if labels[i] != labels[j] and counted[i] and counted[j]:
+            similarity = sum(a * b for a, b in zip(vectors[i], vectors[j], strict=True))
+            rows[i].append((similarity, math.dist(vectors[i], vectors[j])))
+    arguments = {key: value for key, value in CENTRES.resolve({"name": name, **section}).items() if key not in SHARED}
+    return SLOW[name][0](rows, **arguments)
+
+
+def backward(regulariser: Any, x: Tensor, *rest: Tensor | None) -> tuple[Tensor, Tensor]:
+    x = x.detach().clone().requires_grad_()
+    value = regulariser(x, *rest)
+    value.backward()
+    assert x.grad is not None
+    return value.detach(), x.grad
+
+
+def test_every_regulariser_has_a_slow_reference() -> None:
+    assert set(SLOW) == set(CENTRES)
+
+
+@every_case
+@settings(max_examples=12, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=1, max_size=7),
+    width=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    some=st.booleans(),
+)
+def test_equals_the_loop_over_its_equation(
+    name: str, section: dict[str, Any], labels: list[int], width: int, seed: int, some: bool
+) -> None:
+    x = centres(len(labels), width, seed)
+    counted = (centres(len(labels), 1, seed + 1)[:, 0] > -0.5) | (not some)
+    value = build(name, section)(x, torch.tensor(labels), counted)
+    assert float(value) == pytest.approx(expected(name, section, x, labels, counted.tolist()), rel=1e-6, abs=1e-9)
+    alone = build(name, section)(x)  # a class for each
+    everything = [True] * len(labels)
+    wanted = expected(name, section, x, list(range(len(labels))), everything)
+    assert float(alone) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+@every_case
+def test_gradient_is_that_of_finite_differences(name: str, section: dict[str, Any]) -> None:
+    assert gradcheck(lambda x: build(name, section)(x, LABELS), centres().requires_grad_())
+
+
+@pushing
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_small_step_downhill_moves_centres_apart(name: str, section: dict[str, Any], seed: int) -> None:
+    x = normalize(centres(8, 6, seed), dim=1)
+    _, grad = backward(build(name, {**section, "delta": None} if "delta" in section else section), x)
+    before, after = (pairwise_distance(y, y)[~torch.eye(8, dtype=torch.bool)] for y in (x, normalize(x - 1e-3 * grad)))
+    arguments = CENTRES.resolve({"name": name, **section})
+    assert (after - before).mean() > 0
+    if name == "hard" and arguments["k"] == 1:  # exactly the extreme ones
+        nearest = arguments["toward"] == "nearest"
+        assert (after.min() > before.min()) if nearest else (after.max() > before.max())
+
+
+@pushing
+def test_descent_spreads_centres_out(name: str, section: dict[str, Any]) -> None:
+    """Three centres near each other come apart, whichever direction is taken."""
+    section = {key: value for key, value in section.items() if key != "delta"}
+    x = (torch.tensor([[1.0, 0.0, 0.0]]) + 0.2 * centres(3, 3).float()).double()
+    start = pairwise_distance(normalize(x), normalize(x)).sum()
+    for _ in range(30):
+        x = normalize(x - 0.2 * normalize(backward(build(name, section), x)[1], dim=(0, 1)), dim=1)
+    assert pairwise_distance(x, x).sum() > 2 * start
+
+
+@pytest.mark.parametrize("measure", ["cosine", "distance"])
+@pytest.mark.parametrize("name", ["r1", "r2", "hard"])
+def test_direction_says_which_centres_weigh_most(name: str, measure: str) -> None:
+    """On a circle, a centre at 0 degrees has others at 30 and 150."""
+    angles = torch.tensor([30.0, 150.0], dtype=torch.float64).deg2rad().requires_grad_()
+    others = torch.stack([angles.cos(), angles.sin()], dim=1)
+    pairs = torch.ones(1, 2, dtype=torch.bool)
+    turn = {}
+    for toward in ("nearest", "farthest"):
+        value = build(name, {"toward": toward, "measure": measure}).spread(
+            others.new_tensor([[1.0, 0.0]]), others, pairs
+        )
+        (turn[toward],) = torch.autograd.grad(-value, angles, retain_graph=True)
+        assert (turn[toward] >= 0).all()  # away from the centre
+    assert turn["nearest"][0] > 10 * turn["nearest"][1]
+    assert turn["farthest"][1] > 2 * turn["farthest"][0]
+
+
+def test_r1_is_the_mean_of_log_exp_means() -> None:
+    x = normalize(centres(), dim=1)
+    others = ~torch.eye(6, dtype=torch.bool)
+    for toward, sign in (("nearest", 1), ("farthest", -1)):
+        wanted = torch.stack([log_exp_mean((x @ x[i])[others[i]], sign * 7.0) for i in range(6)]).mean()
+        torch.testing.assert_close(R1(toward=toward, gamma=7.0)(x), wanted)
+
+
+def test_soft_regularisers_become_the_hard_one() -> None:
+    x = normalize(centres(), dim=1)
+    others = ~torch.eye(6, dtype=torch.bool)
+    for toward in ("nearest", "farthest"):
+        for measure in ("cosine", "distance"):
+            hard = Hard(toward=toward, measure=measure)(x)
+            torch.testing.assert_close(R1(toward=toward, measure=measure, gamma=1e6)(x), hard, rtol=1e-4, atol=1e-4)
+        distance = pairwise_distance(x, x)[others]
+        extreme = hard_skewed_mean(distance, 1, largest=toward == "farthest")
+        soft = R2(toward=toward, measure="distance", t=1e6)(x)
+        torch.testing.assert_close(soft, -extreme, rtol=1e-4, atol=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(2, 8))
+def test_energies_are_functions_of_power_means(seed: int, count: int) -> None:
+    x = normalize(centres(count, 3, seed), dim=1)
+    d = pairwise_distance(x, x)[~torch.eye(count, dtype=torch.bool)]
+    torch.testing.assert_close(MHE(s=0)(x), -power_mean(d, 0.0).log())
+    torch.testing.assert_close(MHE(s=1)(x), power_mean(d, -1.0) ** -1)
+    torch.testing.assert_close(MHE(s=2)(x), power_mean(d, -2.0) ** -2)
+    torch.testing.assert_close(UniformFace()(x), 1 / power_mean(d + 1, -1.0))
+    torch.testing.assert_close(UniformFace(offset=0.0)(x), 1 / power_mean(d, -1.0))
+    # What the document's Eq. 10 bounds from below is the harmonic mean itself: R2 on distances.
+    torch.testing.assert_close(R2(measure="distance", t=1.0)(x), -1 / UniformFace(offset=0.0)(x))
+
+
+DEGENERATE: dict[str, tuple[Tensor, Tensor | None, Tensor | None]] = {
+    "none": (centres(0), None, None),
+    "one centre": (centres(1), None, None),
+    "one class": (centres(4), torch.zeros(4, dtype=torch.int64), None),
+    "none counted": (centres(4), None, torch.zeros(4, dtype=torch.bool)),
+    "one counted": (centres(4), None, torch.tensor([False, True, False, False])),
+}
+
+
+@every_case
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_without_pairs_it_is_zero_and_still_propagates(name: str, section: dict[str, Any], case: str) -> None:
+    for more in ({}, {"sample": 2}) if name != "none" else ({},):
+        value, grad = backward(build(name, section, **more), *DEGENERATE[case])
+        assert float(value) == 0
+        assert not grad.any()
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_coinciding_opposite_and_zero_centres_give_finite_gradients(
+    name: str, section: dict[str, Any], dtype: torch.dtype
+) -> None:
+    x = centres(2).to(dtype)
+    for rows in (x[[0, 0]], x[[0, 0, 1]], torch.cat([x, -x]), 0 * x, x[[0, 0]] + torch.tensor([[0.0], [1e-7]])):
+        value, grad = backward(build(name, section), rows.to(dtype))
+        assert value.isfinite()
+        assert grad.isfinite().all()
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_input_is_computed_in_float32(name: str, section: dict[str, Any], dtype: torch.dtype) -> None:
+    x = centres().to(dtype)
+    value, grad = backward(build(name, section), x, LABELS)
+    assert value.dtype is torch.float32
+    assert torch.equal(value, build(name, section)(x.float(), LABELS))
+    assert grad.dtype is dtype
+    assert grad.isfinite().all()
+
+
+@every_case
+def test_autocast_changes_nothing_and_float32_is_near_float64(name: str, section: dict[str, Any]) -> None:
+    x, regulariser = centres().float(), build(name, section)
+    plain = regulariser(x, LABELS)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(regulariser(x, LABELS), plain)
+    torch.testing.assert_close(plain.double(), regulariser(x.double(), LABELS), rtol=1e-5, atol=1e-6)
+
+
+@every_case
+def test_compiles_to_one_graph_that_equals_eager(name: str, section: dict[str, Any]) -> None:
+    torch._dynamo.reset()
+    regulariser = build(name, section)
+    compiled = torch.compile(build(name, section), fullgraph=True, backend="aot_eager")
+    for found, wanted in zip(
+        backward(compiled, centres(), LABELS), backward(regulariser, centres(), LABELS), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+@every_case
+@settings(max_examples=8, deadline=None)
+@given(order=st.permutations(range(6)), values=st.permutations([-(2**63), -1, 5, 2**63 - 1]))
+def test_order_length_and_names_of_classes_do_not_matter(
+    name: str, section: dict[str, Any], order: list[int], values: list[int]
+) -> None:
+    regulariser, lengths = build(name, section), torch.linspace(0.1, 30, 6)[:, None]
+    found = regulariser((centres() * lengths)[order], torch.tensor(values)[LABELS][order])
+    torch.testing.assert_close(found, regulariser(centres(), LABELS))
+
+
+@pushing
+def test_a_sample_is_drawn_by_the_seed_and_as_good_as_all_on_average(name: str, section: dict[str, Any]) -> None:
+    x, whole, sampled = centres(), build(name, section), build(name, section, sample=2)
+    torch.manual_seed(3)
+    first = sampled(x)
+    torch.manual_seed(3)
+    assert torch.equal(sampled(x), first)
+    assert torch.equal(build(name, section, sample=6)(x), whole(x))
+    draws = torch.stack([sampled(x) for _ in range(60)])
+    possible = torch.stack([whole_rows(whole, x, rows) for rows in itertools.combinations(range(6), 2)])
+    assert (draws[:, None] - possible).abs().amin(1).max() < 1e-12  # two centres against all, nothing else
+    assert len(draws.unique()) > 3
+    if name != "r2":  # a power mean of a part is not that of the whole
+        torch.testing.assert_close(possible.mean(), whole(x))
+
+
+def whole_rows(regulariser: Any, x: Tensor, rows: tuple[int, ...]) -> Tensor:
+    unit, chosen = normalize(x, dim=1), torch.tensor(rows)
+    value: Tensor = regulariser.spread(unit[chosen], unit, chosen[:, None] != torch.arange(len(x)))
+    return value
+
+
+def test_class_means_are_those_of_unit_embeddings_each_once() -> None:
+    x, labels = centres(), torch.tensor([7, 2, 7, 2, 2, 5])
+    means, first = class_means(x, labels)
+    assert first.tolist() == [True, True, False, False, False, True]
+    for row, label in zip(means, labels, strict=True):
+        torch.testing.assert_close(row, normalize(x, dim=1)[labels == label].mean(0))
+    assert gradcheck(lambda x: R1()(*_of_batch(x, labels)), x.requires_grad_())
+    by_hand = torch.stack([means[0], means[1], means[5]])
+    torch.testing.assert_close(R1()(means, labels, first), R1()(by_hand))
+
+
+def _of_batch(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    means, first = class_means(x, labels)
+    return means, labels, first
+
+
+MISTAKES = {
+    "gamma must be at least 0": {"name": "r1", "gamma": -1.0},
+    "t must be at least 0": {"name": "r2", "t": -1.0},
+    "k must be at least 1": {"name": "hard", "k": 0},
+    "offset must be at least 0": {"name": "uniformface", "offset": -0.5},
+    "weight must be at least 0": {"name": "mhe", "weight": -1.0},
+    "at least 1 centre": {"name": "r1", "sample": 0},
+    "input should be 'nearest' or 'farthest'": {"name": "r1", "toward": "far"},
+    "input should be 0, 1 or 2": {"name": "mhe", "s": 3},
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_settings_that_make_no_sense_are_refused(message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CENTRES.build(MISTAKES[message])
