@@ -22,8 +22,8 @@ from winnow.training.inputs import FeatureInputs
 from winnow.training.lane import finish
 from winnow.training.learner import build_learner, count_parameters, parameter_groups
 from winnow.training.prepare import resolve_config
+from winnow.training.seeding import seed_everything
 from winnow.training.step import FiniteWatch
-from winnow.training.trainer import seed_everything
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -101,11 +101,15 @@ class StopAfter(Monitor):
             raise RuntimeError("crash")
 
 
-@pytest.mark.parametrize("at", [3, 5, 13])
+CCP = ["references=ccp", "references.per_class=2", "references.pool=4", "references.patience=1", "references.pull=0.1"]
+
+
+@pytest.mark.parametrize("at", [3, 5, 13, 28])
 @pytest.mark.parametrize(
     "words",
     [["pooling=gmp"], ["zsr=0.2"], ["zsr=0.2", "train.precision=64-true"], ["zsr=0.2", "train.precision=bf16-mixed"],
-     ["loss=c1", "references=memory", "references.batches=2", "references.start=1"], ["loss=proxy_anchor"]],
+     ["loss=c1", "references=memory", "references.batches=2", "references.start=1"], ["loss=proxy_anchor"],
+     [*CCP, "loss=c2", "pooling=gap"], [*CCP, "references.start=last", "zsr=0.2", "loss=c2"]],
 )  # fmt: skip
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: list[str]) -> None:
     config = small_config(*words)
@@ -123,6 +127,11 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: li
     steps = [entry["step"] for entry in resumed.progress.history]
     assert steps == [entry["step"] for entry in whole.progress.history]
     assert len(folder.log_file.read_text().splitlines()) == len(steps)
+    if whole.problems is not None:
+        assert resumed.problems is not None
+        assert resumed.problems.records() == whole.problems.records()
+        assert len(whole.problems.history) > 1
+        assert same(whole.learner.pull.previous, resumed.learner.pull.previous)
 
 
 def test_a_checkpoint_of_another_config_or_model_is_refused(tmp_path: Path) -> None:

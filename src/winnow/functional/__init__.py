@@ -3,11 +3,14 @@
 from winnow.functional.distances import clip_norm, pairwise_distance
 from winnow.functional.kcentre import covering_radius, greedy_k_centre
 from winnow.functional.means import hard_skewed_mean, log_exp_mean, power_mean
+from winnow.functional.normalise import NORMALISE, Normalise, unit_norm
 from winnow.functional.selection import soft_selection
 from winnow.functional.transport import GSPOutput, Pooled, TransportWeights, gsp, gsp_weights
 
 __all__ = [
+    "NORMALISE",
     "GSPOutput",
+    "Normalise",
     "Pooled",
     "TransportWeights",
     "clip_norm",
@@ -20,4 +23,5 @@ __all__ = [
     "pairwise_distance",
     "power_mean",
     "soft_selection",
+    "unit_norm",
 ]

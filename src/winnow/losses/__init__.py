@@ -8,6 +8,7 @@ from winnow.losses.multi_similarity import MultiSimilarity
 from winnow.losses.npair import NPair
 from winnow.losses.proxy_anchor import ProxyAnchor
 from winnow.losses.proxy_nca import ProxyNCA
+from winnow.losses.pull import Pull
 from winnow.losses.triplet import Triplet
 from winnow.losses.zsr import ZeroShotRegularisation
 from winnow.registry import Registry
@@ -39,6 +40,7 @@ __all__ = [
     "PairLoss",
     "ProxyAnchor",
     "ProxyNCA",
+    "Pull",
     "Triplet",
     "ZeroShotRegularisation",
 ]

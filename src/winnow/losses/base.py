@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+
+from winnow.functional import Normalise, unit_norm
 
 
 class PairLoss(nn.Module):
@@ -17,12 +18,17 @@ class PairLoss(nn.Module):
     Where the references come from (the batch itself, proxies, a memory) is the caller's matter.
 
     Attributes:
+        normalise: What is done to vectors before they are compared; the model that is trained says.
         made_for: The source of references that training takes where none is named.
         presets: The documents' settings for each data set, by its name.
     """
 
     made_for: ClassVar[str] = "batch"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalise: Normalise = unit_norm
 
     @abstractmethod
     def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
@@ -56,7 +62,7 @@ class PairLoss(nn.Module):
         allowed = torch.ones_like(same) if exclude is None else ~exclude
         with torch.autocast(queries.device.type, enabled=False):
             wide = torch.promote_types(queries.dtype, torch.float32)
-            q, r = normalize(queries.to(wide), dim=1), normalize(references.to(wide), dim=1)
+            q, r = self.normalise(queries.to(wide)), self.normalise(references.to(wide))
             return self.compare(q, r, same & allowed, ~same & allowed)
 
 

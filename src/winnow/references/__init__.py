@@ -2,6 +2,7 @@
 
 from winnow.references.base import References
 from winnow.references.batch import Batch
+from winnow.references.ccp import CCP
 from winnow.references.memory import Memory
 from winnow.references.proxies import Proxies
 from winnow.registry import Registry
@@ -12,8 +13,9 @@ REFERENCES: Registry[References] = Registry(
         "batch": Batch,
         "proxies": Proxies,
         "memory": Memory,
+        "ccp": CCP,
     },
     default="batch",
 )
 
-__all__ = ["REFERENCES", "Batch", "Memory", "Proxies", "References"]
+__all__ = ["CCP", "REFERENCES", "Batch", "Memory", "Proxies", "References"]

@@ -15,6 +15,8 @@ from winnow.pooling.base import as_tokens
 from winnow.training.inputs import Inputs
 from winnow.training.lane import Work, finish
 
+MIN_DELTA = 1e-5  # a validation must be better by this much, as in the documents' runs
+
 Autocast = Callable[[], AbstractContextManager[None]]
 
 

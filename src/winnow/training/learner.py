@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from winnow.centres import CENTRES, CentreRegulariser, class_means
 from winnow.errors import ConfigError
-from winnow.losses import LOSSES, PairLoss, ZeroShotRegularisation
+from winnow.losses import LOSSES, PairLoss, Pull, ZeroShotRegularisation
 from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS
-from winnow.references import REFERENCES, References
+from winnow.references import CCP, REFERENCES, References
 from winnow.training.config import REGISTRIES, Config
 
 
 class Learner(nn.Module):
-    r"""A model with its objective $(1 - \lambda) (L + w R) + \lambda L_{ZS}$.
+    r"""A model with its objective $(1 - \lambda) (L + w R) + \lambda L_{ZS} + P$.
 
     All parameters that exist are parameters of this module, so optimising, saving and counting it forgets none.
 
@@ -29,6 +29,7 @@ class Learner(nn.Module):
         zsr: The zero-shot regularisation; None where lambda is 0.
         zsr_weight: lambda.
         centres: The regulariser R of the classes' centres, with its weight w; None where there is none.
+        pull: The pull P of the model's weights towards earlier ones; None where there is none.
     """
 
     def __init__(
@@ -39,10 +40,11 @@ class Learner(nn.Module):
         zsr: ZeroShotRegularisation | None,
         zsr_weight: float,
         centres: CentreRegulariser | None = None,
+        pull: Pull | None = None,
     ) -> None:
         super().__init__()
         self.model, self.loss, self.references = model, loss, references
-        self.zsr, self.zsr_weight, self.centres = zsr, zsr_weight, centres
+        self.zsr, self.zsr_weight, self.centres, self.pull = zsr, zsr_weight, centres, pull
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the terms of the objective for a batch; "loss" is their sum, the one to minimise."""
@@ -55,6 +57,9 @@ class Learner(nn.Module):
         if self.zsr is not None:
             terms["zsr"] = self.zsr(pooled.attributes, labels)
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
+        if self.pull is not None:
+            terms["pull"] = self.pull()
+            total = total + terms["pull"]
         return {"loss": total, "metric": metric, **terms} if terms else {"loss": total}
 
     def _regularise(self, centres: CentreRegulariser, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -84,7 +89,9 @@ def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> L
     check_objective(config)
     if config.zsr.weight > 0:
         zsr = ZeroShotRegularisation(num_classes, config.dim, ridge=config.zsr.ridge, scale=config.zsr.scale)
-    return Learner(model, loss, references, zsr, config.zsr.weight, centres if centres.weight > 0 else None)
+    regulariser = centres if centres.weight > 0 else None
+    pull = Pull(model) if isinstance(references, CCP) else None
+    return Learner(model, loss, references, zsr, config.zsr.weight, regulariser, pull)
 
 
 def check_objective(config: Config) -> None:

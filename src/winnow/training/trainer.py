@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,26 +18,14 @@ from winnow.models import Embedder
 from winnow.training.config import Config
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import Inputs
-from winnow.training.judge import judging
+from winnow.training.judge import MIN_DELTA, judging
 from winnow.training.lane import Lane, Work, finish
 from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
+from winnow.training.problems import make_problems
+from winnow.training.seeding import seed_everything, seed_of
 from winnow.training.step import Step
 from winnow.training.writer import CheckpointWriter
-
-MIN_DELTA = 1e-5  # a validation must be better by this much, as in the documents' runs
-
-
-def step_seed(seed: int, step: int) -> int:
-    """Return the seed of one step, so that all that is drawn in it is a function of (seed, step) alone."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def seed_everything(seed: int) -> None:
-    """Seed every generator that a step may draw from; a user's transform may use numpy's or Python's."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (the global one is what transforms use)
 
 
 @dataclass
@@ -111,6 +98,7 @@ class Trainer:
             self.fabric, self.wrapped, self.optimizer, clip=settings.clip, watch_norm=not scaled(config),
             capture=self.lane.capture if self.graphed else None,
         )  # fmt: skip
+        self.problems = make_problems(config, learner, train, self.fabric.autocast)
         self.writer = None if folder is None else CheckpointWriter(folder, self.device)
         self.progress = RunState()
         self.best_state: dict[str, Tensor] = {}
@@ -124,16 +112,16 @@ class Trainer:
         return self.lane.drive(self._fit())
 
     def _fit(self) -> Work[RunState]:
-        settings, progress = self.config.train, self.progress
+        progress = self.progress
         started = time.perf_counter() - progress.seconds
         if not progress.history:
             yield from self._validate({}, started)
         self.wrapped.train()
-        while progress.step < settings.steps and progress.stalled < settings.patience:
+        while not self._is_over():
             self.take_step(progress.step)
             progress.step += 1
             self.monitor.step(progress.step)
-            if progress.step % self.eval_every == 0 or progress.step == settings.steps:
+            if progress.step % self.eval_every == 0 or progress.step == self.config.train.steps:
                 self._check()
                 losses = self.one_step.read_losses(progress.step - self._saved_step())
                 yield from self._validate(losses, started)
@@ -144,9 +132,13 @@ class Trainer:
             yield
         return progress
 
+    def _is_over(self) -> bool:
+        settings, progress = self.config.train, self.progress
+        return progress.step >= settings.steps or progress.stalled >= settings.patience
+
     def take_step(self, step: int) -> None:
         """Take one step; on a GPU it is only begun."""
-        seed = step_seed(self.config.seed, step)
+        seed = seed_of(self.config.seed, step)  # all that is drawn in a step is a function of these two
         seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
         indices = self.sampler.batch(step)
@@ -170,6 +162,8 @@ class Trainer:
         else:
             progress.stalled += 1
         progress.history.append(entry)
+        if self.problems is not None:
+            yield from self.problems.validated(progress.step, metrics["MAP@R"], over=self._is_over())
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self._state(), progress.history)
         self.monitor.validated(entry, improved)
@@ -214,6 +208,7 @@ class Trainer:
                 "seconds": progress.seconds,
                 "history": progress.history,
             },
+            "problems": None if self.problems is None else self.problems.state(progress.best_step),
         }
 
     def restore(self) -> None:
@@ -234,6 +229,8 @@ class Trainer:
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.progress = RunState(**state["progress"])
         self.best_state = {key: value.to(self.device) for key, value in best.items()}
+        if self.problems is not None:
+            self.problems.restore(state["problems"], self.best_state)
         self.folder.write_history(self.progress.history)
 
 

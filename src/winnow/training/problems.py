@@ -1,0 +1,171 @@
+"""Training as a sequence of problems: when one ends, and how the next begins."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.data import MPerClassSampler
+from winnow.functional import covering_radius
+from winnow.losses import Pull
+from winnow.references import CCP
+from winnow.training.config import Config
+from winnow.training.inputs import Inputs
+from winnow.training.judge import MIN_DELTA, Autocast
+from winnow.training.lane import Work
+from winnow.training.learner import Learner
+from winnow.training.seeding import seed_everything, seed_of
+
+_POOLS = 1  # sets the seeds of pools apart from those of steps
+
+
+@dataclass
+class Problem:
+    """One problem of a run; values are MAP@R of the validation.
+
+    Attributes:
+        first_step: The step it began at.
+        steps: Steps taken in it.
+        start: Value of the weights it began with.
+        best: Best value in it, the start apart, and its step.
+        end: Value of its last weights.
+        radius_before: Mean covering radius over the classes of the pool around the last problem's proxies.
+        radius_after: Likewise around its own proxies, as they were picked.
+    """
+
+    first_step: int
+    start: float
+    radius_before: float | None
+    radius_after: float
+    steps: int = 0
+    best: float = -1.0
+    best_step: int = 0
+    end: float | None = None
+
+
+class Problems:
+    """Solves the problems of [`CCP`][winnow.references.CCP]: told of every validation, it ends one and begins the next.
+
+    Pools are a function of (seed, problem), and all the rest is in `state`, so that a resumed run goes on as it would
+    have.
+
+    Args:
+        learner: With CCP as its references, and a pull.
+        train: Training inputs.
+        seed: Of the run.
+        batch: Images of a pool embedded at a time.
+        autocast: Of the run.
+    """
+
+    def __init__(self, learner: Learner, train: Inputs, *, seed: int, batch: int, autocast: Autocast) -> None:
+        assert isinstance(learner.references, CCP), "only CCP has problems"
+        assert isinstance(learner.pull, Pull), "and it pulls"
+        self._learner, self._ccp, self._pull, self._train = learner, learner.references, learner.pull, train
+        self._seed, self._batch, self._autocast = seed, batch, autocast
+        classes = np.unique(train.labels)
+        self._sampler = MPerClassSampler(train.labels, len(classes), self._ccp.pool, seed=seed_of(seed, _POOLS, _POOLS))
+        self._classes = torch.from_numpy(classes).to(self._ccp.proxies.device)
+        self.history: list[Problem] = []
+        self._stalled = 0
+        self._best: dict[str, Tensor] = {}
+
+    def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
+        """Take note of a validation; end the problem if it stalls, unless the run is over anyway.
+
+        The weights a problem begins with do not count as its best: that would lead back to them for good.
+        """
+        if not self.history:
+            yield from self._begin(step, value)
+            return
+        problem = self.history[-1]
+        problem.steps, problem.end = step - problem.first_step, value
+        if value > problem.best + MIN_DELTA:
+            problem.best, problem.best_step, self._stalled = value, step, 0
+            self._best = {key: one.detach().clone() for key, one in self._learner.state_dict().items()}
+        else:
+            self._stalled += 1
+        if self._stalled >= self._ccp.patience and not over:
+            self._converge()
+            yield from self._begin(step, problem.best if self._ccp.start == "best" else value)
+
+    @torch.no_grad()
+    def _converge(self) -> None:
+        """Take the problem's best weights as its solution: what pulls from now on, and what proxies keep away from."""
+        self._pull.towards({key.removeprefix("model."): one for key, one in self._best.items()})
+        if self._ccp.start == "best":
+            self._learner.load_state_dict(self._best)
+        else:
+            self._ccp.proxies.copy_(self._best["references.proxies"])
+
+    def _begin(self, step: int, start: float) -> Work[None]:
+        """Seed the proxies anew and set the pull."""
+        first = not self.history
+        pool = yield from self._embed_pool(len(self.history))
+        before = None if first else self._radius(pool)
+        self._ccp.seed(pool, self._classes, first=first, normalise=self._learner.loss.normalise)
+        self._pull.weight.fill_(0.0 if first else self._ccp.pull)
+        self.history.append(Problem(step, start, before, self._radius(pool)))
+        self._stalled, self._best = 0, {}
+
+    def _embed_pool(self, number: int) -> Work[Tensor]:
+        """Embed b images of each class, cropped as in training, by the network as it is judged: (C, b, d)."""
+        indices = self._sampler.batch(number)
+        indices = indices[np.argsort(self._train.labels[indices], kind="stable")]
+        model, parts = self._learner.model, []
+        mode = model.training
+        model.eval()
+        for start in range(0, len(indices), self._batch):
+            seed = seed_of(self._seed, number, start, _POOLS)
+            seed_everything(seed)
+            generator = torch.Generator().manual_seed(seed)
+            with torch.inference_mode(), self._autocast():
+                parts.append(model(self._train.train(indices[start : start + self._batch], generator)))
+            yield
+        model.train(mode)
+        pool = torch.cat(parts).to(self._ccp.proxies.dtype)
+        return pool.view(len(self._classes), self._ccp.pool, -1)
+
+    def _radius(self, pool: Tensor) -> float:
+        """Return the classes' mean covering radius of a pool around the proxies, both as the loss sees them."""
+        normalise = self._learner.loss.normalise
+        return float(covering_radius(normalise(pool), normalise(self._ccp.of_classes(self._classes))).mean())
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the history of problems as plain values."""
+        return [asdict(problem) for problem in self.history]
+
+    def state(self, run_best: int) -> dict[str, Any]:
+        """Return all that a checkpoint needs.
+
+        Args:
+            run_best: Step of the run's best weights, which are saved by themselves; not repeated here if they are the
+                problem's best too.
+        """
+        shared = bool(self._best) and self.history[-1].best_step == run_best
+        return {
+            "history": self.records(),
+            "stalled": self._stalled,
+            "best": None if shared else self._best,
+            "previous": self._pull.previous,
+        }
+
+    def restore(self, state: dict[str, Any], run_best: dict[str, Tensor]) -> None:
+        """Go back to a state; `run_best` are the run's best weights."""
+        self.history = [Problem(**record) for record in state["history"]]
+        self._stalled = state["stalled"]
+        device = self._ccp.proxies.device
+        best = run_best if state["best"] is None else state["best"]
+        self._best = {key: one.to(device) for key, one in best.items()}
+        self._pull.towards(state["previous"])
+        self._pull.weight.fill_(self._ccp.pull if len(self.history) > 1 else 0.0)
+
+
+def make_problems(config: Config, learner: Learner, train: Inputs, autocast: Autocast) -> Problems | None:
+    """Return what solves the problems of a run; None where its references make none."""
+    if not isinstance(learner.references, CCP):
+        return None
+    return Problems(learner, train, seed=config.seed, batch=config.train.eval_batch, autocast=autocast)
