@@ -11,18 +11,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from winnow.losses import LOSSES
 
 
 @dataclass
 class Pairs:
-    """A batch in plain Python: unit vectors, and for each query the references it forms pairs with."""
+    """A batch in plain Python: unit vectors, their labels, and for each query the references it forms pairs with."""
 
     q: list[list[float]]
     r: list[list[float]]
     positives: list[list[int]]
     negatives: list[list[int]]
+    labels: list[int]
+    reference_labels: list[int]
 
     def similarity(self, q: int, r: int) -> float:
         return sum(a * b for a, b in zip(self.q[q], self.r[r], strict=True))
@@ -47,7 +51,7 @@ def pairs_of(queries, labels, references=None, reference_labels=None, exclude=No
                 continue
             side = positives if int(labels[i]) == int(reference_labels[j]) else negatives
             side[i].append(j)
-    return Pairs(q, r, positives, negatives)
+    return Pairs(q, r, positives, negatives, labels.tolist(), reference_labels.tolist())
 
 
 def mean_above_zero(terms: list[float]) -> float:
@@ -86,10 +90,14 @@ def slow_ms(pairs: Pairs, alpha: float, beta: float, threshold: float) -> float:
     return total / len(pairs.q) if pairs.q else 0.0
 
 
-def slow_margin(pairs: Pairs, alpha: float, beta: float, nu: float) -> float:
-    pull = [pairs.distance(q, r) - beta + alpha for q, found in enumerate(pairs.positives) for r in found]
-    push = [beta + alpha - pairs.distance(q, r) for q, found in enumerate(pairs.negatives) for r in found]
-    return mean_above_zero(pull + push) + nu * beta
+def slow_margin(pairs: Pairs, alpha: float, beta: float, nu: float, per_class: bool) -> float:
+    betas = BETAS if per_class else [beta]
+    pull, push = [], []
+    for q, label in enumerate(pairs.labels):
+        boundary = betas[label] if per_class else beta
+        pull += [pairs.distance(q, r) - boundary + alpha for r in pairs.positives[q]]
+        push += [boundary + alpha - pairs.distance(q, r) for r in pairs.negatives[q]]
+    return mean_above_zero(pull + push) + nu * sum(betas) / len(betas)
 
 
 def slow_npair(pairs: Pairs, scale: float) -> float:
@@ -137,31 +145,75 @@ def slow_proxy_nca(pairs: Pairs, temperature: float, form: str) -> float:
     return sum(terms) / len(terms) if terms else 0.0
 
 
+def slow_soft_triple(pairs: Pairs, scale: float, gamma: float, tau: float, margin: float, form: str) -> float:
+    def class_similarity(q: int, members: list[int]) -> float:
+        found = [pairs.similarity(q, r) if form == "cosine" else -pairs.distance(q, r) for r in members]
+        weights = [math.exp(s / gamma) for s in found]
+        return sum(w * s for w, s in zip(weights, found, strict=True)) / sum(weights)
+
+    terms = []
+    for q, label in enumerate(pairs.labels):
+        classes: dict[int, list[int]] = {}
+        for r in pairs.positives[q] + pairs.negatives[q]:
+            classes.setdefault(pairs.reference_labels[r], []).append(r)
+        if label in classes:
+            logits = {
+                c: scale * (class_similarity(q, members) - margin * (c == label)) for c, members in classes.items()
+            }
+            terms.append(math.log(sum(math.exp(logit) for logit in logits.values())) - logits[label])
+    used = sorted({r for found in pairs.positives + pairs.negatives for r in found})
+    within = [(i, j) for i in used for j in used if i != j and pairs.reference_labels[i] == pairs.reference_labels[j]]
+    apart = sum(math.dist(pairs.r[i], pairs.r[j]) for i, j in within if i < j)
+    return (sum(terms) / len(terms) if terms else 0.0) + (tau * apart / len(within) if within else 0.0)
+
+
 # Per loss: the slow loop, and settings other than the defaults to try as well.
-SLOW: dict[str, tuple[Callable[..., float], dict[str, float | str]]] = {
-    "c1": (slow_c1, {"margin": -0.2}),
-    "c2": (slow_c2, {"positive_margin": 0.4, "negative_margin": 1.3}),
-    "triplet": (slow_triplet, {"margin": 0.7}),
-    "ms": (slow_ms, {"alpha": 5.0, "beta": 3.0, "threshold": -0.1}),
-    "margin": (slow_margin, {"alpha": 1.1, "beta": 1.0}),
-    "npair": (slow_npair, {"scale": 3.0}),
-    "lifted": (slow_lifted, {"margin": 2.5}),
-    "proxy_anchor": (slow_proxy_anchor, {"alpha": 3.0, "margin": 0.3}),
-    "proxy_nca": (slow_proxy_nca, {"temperature": 0.7, "form": "dot"}),
+SLOW: dict[str, tuple[Callable[..., float], list[dict[str, object]]]] = {
+    "c1": (slow_c1, [{"margin": -0.2}]),
+    "c2": (slow_c2, [{"positive_margin": 0.4, "negative_margin": 1.3}]),
+    "triplet": (slow_triplet, [{"margin": 0.7}]),
+    "ms": (slow_ms, [{"alpha": 5.0, "beta": 3.0, "threshold": -0.1}]),
+    "margin": (slow_margin, [{"alpha": 1.1, "beta": 1.0}, {"alpha": 0.7, "nu": 0.3, "per_class": True}]),
+    "npair": (slow_npair, [{"scale": 3.0}]),
+    "lifted": (slow_lifted, [{"margin": 2.5}]),
+    "proxy_anchor": (slow_proxy_anchor, [{"alpha": 3.0, "margin": 0.3}]),
+    "proxy_nca": (slow_proxy_nca, [{"temperature": 0.7, "form": "dot"}]),
+    "soft_triple": (
+        slow_soft_triple,
+        [{"scale": 3.0, "gamma": 0.6, "tau": 0.4, "margin": 0.2}, {"form": "distance", "scale": 5.0}],
+    ),
 }
 
+BETAS = [1.1, 0.4, 0.8, 1.5]  # boundaries of the margin loss, one for each class
+CASES = [{"name": name, **chosen} for name in LOSSES for chosen in [{}, *SLOW.get(name, (None, []))[1]]]
+
+
+def case_name(section: dict[str, object]) -> str:
+    return "-".join(f"{key}={value}" if key != "name" else str(value) for key, value in section.items())
+
+
 every_loss = pytest.mark.parametrize("name", list(LOSSES))
+every_case = pytest.mark.parametrize("section", CASES, ids=case_name)
 LABELS = torch.tensor([0, 1, 2, 0, 1, 1, 2, 0])
+
+
+def build(section: dict[str, object] | str):
+    """Build a loss for four classes; where each has parameters of its own, they differ."""
+    loss = LOSSES.build(section, num_classes=4, width=4)
+    with torch.no_grad():
+        for parameter in loss.parameters():
+            if parameter.shape == (4,):
+                parameter.copy_(torch.tensor(BETAS))
+    return loss
 
 
 def batch(count: int = 8, width: int = 4, seed: int = 0, dtype=torch.float64) -> Tensor:
     return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def expected(name: str, *inputs, **section) -> float:
-    chosen = LOSSES.resolve({"name": name, **section})
-    chosen.pop("name")
-    return SLOW[name][0](pairs_of(*inputs), **chosen)
+def expected(section: dict[str, object], *inputs) -> float:
+    chosen = LOSSES.resolve(section)
+    return SLOW[chosen.pop("name")][0](pairs_of(*inputs), **chosen)
 
 
 def backward(loss, *inputs) -> tuple[Tensor, Tensor]:
@@ -176,8 +228,7 @@ def test_every_loss_has_a_slow_reference():
     assert set(SLOW) == set(LOSSES)
 
 
-@every_loss
-@pytest.mark.parametrize("tuned", [False, True], ids=["defaults", "tuned"])
+@every_case
 @settings(max_examples=15, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 3), min_size=1, max_size=7),
@@ -185,9 +236,8 @@ def test_every_loss_has_a_slow_reference():
     width=st.integers(1, 4),
     seed=st.integers(0, 10**6),
 )
-def test_equals_the_loop_over_its_equation(name, tuned, labels, reference_labels, width, seed):
-    section = SLOW[name][1] if tuned else {}
-    loss = LOSSES.build({"name": name, **section})
+def test_equals_the_loop_over_its_equation(section, labels, reference_labels, width, seed):
+    loss = build(section)
     labels, reference_labels = torch.tensor(labels), torch.tensor(reference_labels)
     queries, references = batch(len(labels), width, seed), batch(len(reference_labels), width, seed + 1)
     exclude = batch(len(labels), len(reference_labels), seed + 2) > 0.5
@@ -198,9 +248,7 @@ def test_equals_the_loop_over_its_equation(name, tuned, labels, reference_labels
         (queries, labels, references, reference_labels),
         (queries, labels, references, reference_labels, exclude),
     ):
-        torch.testing.assert_close(
-            float(loss(*inputs).detach()), expected(name, *inputs, **section), rtol=1e-6, atol=1e-7
-        )
+        torch.testing.assert_close(float(loss(*inputs).detach()), expected(section, *inputs), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["c2", "triplet", "ms", "lifted"])
@@ -226,6 +274,22 @@ def test_agrees_with_pytorch_metric_learning(name):
     torch.testing.assert_close(grad, their_grad)
 
 
+def test_margin_with_a_triplet_a_query_is_that_of_pytorch_metric_learning():
+    """They count a pair once for each triplet it is in; with one negative a positive the counts agree."""
+    from pytorch_metric_learning import losses
+
+    labels, queries = torch.tensor([0, 0, 1, 1]), batch(4)
+    exclude = torch.zeros(4, 4, dtype=torch.bool)
+    exclude[[0, 1, 2, 3], [2, 3, 0, 1]] = True
+    triplets = (torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.tensor([3, 2, 1, 0]))
+    theirs = losses.MarginLoss(margin=0.6, beta=1.0, nu=0.1, learn_beta=True)
+    value, grad = backward(build({"name": "margin", "alpha": 0.6, "beta": 1.0, "nu": 0.1}), queries, labels, None, None,
+                           exclude)  # fmt: skip
+    their_value, their_grad = backward(theirs, queries, labels, triplets)
+    torch.testing.assert_close(value, their_value, check_dtype=False)
+    torch.testing.assert_close(grad, their_grad)
+
+
 @pytest.mark.parametrize("name", ["proxy_anchor", "proxy_nca"])
 def test_proxies_as_references_are_those_of_pytorch_metric_learning(name):
     from pytorch_metric_learning import losses
@@ -242,12 +306,26 @@ def test_proxies_as_references_are_those_of_pytorch_metric_learning(name):
     torch.testing.assert_close(grad, their_grad)
 
 
-@every_loss
-def test_gradient_is_that_of_finite_differences(name):
-    loss = LOSSES.build({"name": name, **SLOW[name][1]})
+def test_soft_triple_is_that_of_pytorch_metric_learning():
+    from pytorch_metric_learning import losses
+
+    theirs = losses.SoftTripleLoss(3, 4, centers_per_class=5, la=7.0, gamma=0.3, margin=0.2).double()
+    loss = build({"name": "soft_triple", "scale": 7.0, "gamma": 0.3, "margin": 0.2, "tau": 0.0})
+    centres = theirs.fc.detach().double().T
+    value, grad = backward(loss, batch(), LABELS, centres, torch.arange(3).repeat_interleave(5))
+    their_value, their_grad = backward(theirs, batch(), LABELS)
+    torch.testing.assert_close(value, their_value)
+    torch.testing.assert_close(grad, their_grad)
+
+
+@every_case
+def test_gradient_is_that_of_finite_differences(section):
+    loss = build(section).double()
     queries, references = batch(6, 3).requires_grad_(), batch(5, 3, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda q: loss(q, LABELS[:6]), queries)
-    assert torch.autograd.gradcheck(lambda q, r: loss(q, LABELS[:6], r, LABELS[:5]), (queries, references))
+    learned = tuple(loss.parameters())
+    assert torch.autograd.gradcheck(lambda q, *_: loss(q, LABELS[:6]), (queries, *learned))
+    against = (queries, references, *learned)
+    assert torch.autograd.gradcheck(lambda q, r, *_: loss(q, LABELS[:6], r, LABELS[:5]), against)
 
 
 DEGENERATE = {
@@ -261,30 +339,31 @@ DEGENERATE = {
 }
 
 
-@every_loss
+@every_case
 @pytest.mark.parametrize("case", DEGENERATE)
-def test_batches_without_some_kind_of_pair_still_propagate(name, case):
-    value, grad = backward(LOSSES.build({"name": name}), *DEGENERATE[case])
-    assert float(value) == pytest.approx(expected(name, *DEGENERATE[case]), rel=1e-6, abs=1e-9)
+def test_batches_without_some_kind_of_pair_still_propagate(section, case):
+    value, grad = backward(build(section), *DEGENERATE[case])
+    assert float(value) == pytest.approx(expected(section, *DEGENERATE[case]), rel=1e-6, abs=1e-9)
     assert grad.isfinite().all()
     if case not in ("no positives", "no negatives"):
-        assert float(value) == 0.0
         assert not grad.any()
+        if "nu" not in section:  # it weighs boundaries, not pairs
+            assert float(value) == 0.0
 
 
-@every_loss
+@every_case
 @pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zero vectors", "one vector"])
-def test_identical_embeddings_give_finite_gradients(name, scale):
+def test_identical_embeddings_give_finite_gradients(section, scale):
     queries = scale * batch(1).float().expand(8, 4)
-    value, grad = backward(LOSSES.build({"name": name}), queries, LABELS)
+    value, grad = backward(build(section), queries, LABELS)
     assert value.isfinite()
     assert grad.isfinite().all()
 
 
-@every_loss
+@every_case
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_input_is_computed_in_float32(name, dtype):
-    loss = LOSSES.build({"name": name})
+def test_half_precision_input_is_computed_in_float32(section, dtype):
+    loss = build(section)
     queries = batch().to(dtype)
     value, grad = backward(loss, queries, LABELS)
     assert value.dtype is torch.float32
@@ -293,26 +372,28 @@ def test_half_precision_input_is_computed_in_float32(name, dtype):
     assert grad.isfinite().all()
 
 
-@every_loss
-def test_float32_is_near_float64(name):
-    loss = LOSSES.build({"name": name})
+@every_case
+def test_float32_is_near_float64(section):
+    loss = build(section)
     value = loss(batch().float(), LABELS)
     assert value.dtype is torch.float32
     torch.testing.assert_close(value, loss(batch(), LABELS).float(), rtol=1e-4, atol=1e-6)
 
 
-@every_loss
-def test_autocast_changes_nothing(name):
-    loss, queries = LOSSES.build({"name": name}), batch().float()
+@every_case
+def test_autocast_changes_nothing(section):
+    loss, queries = build(section), batch().float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         value = loss(queries, LABELS)
-    torch.testing.assert_close(value, loss(queries, LABELS), rtol=0, atol=0)
+    value.backward()
+    torch.testing.assert_close((value.detach(), queries.grad), backward(loss, queries, LABELS), rtol=0, atol=0)
+    assert all(parameter.dtype is torch.float32 for parameter in loss.parameters())
 
 
-@every_loss
-def test_compiles_to_one_graph_that_equals_eager(name):
+@every_case
+def test_compiles_to_one_graph_that_equals_eager(section):
     torch._dynamo.reset()
-    loss, queries = LOSSES.build({"name": name}), batch(6, 3)
+    loss, queries = build(section), batch(6, 3)
     value, grad = backward(loss, queries, LABELS[:6])
     compiled = torch.compile(copy.deepcopy(loss), fullgraph=True, backend="aot_eager")
     compiled_value, compiled_grad = backward(compiled, queries, LABELS[:6])
@@ -320,53 +401,79 @@ def test_compiles_to_one_graph_that_equals_eager(name):
     torch.testing.assert_close(compiled_grad, grad)
 
 
-@every_loss
+@every_case
 @settings(max_examples=10, deadline=None)
 @given(order=st.permutations(range(8)))
-def test_order_of_the_batch_does_not_matter(name, order):
-    loss = LOSSES.build({"name": name})
+def test_order_of_the_batch_does_not_matter(section, order):
+    loss = build(section)
     torch.testing.assert_close(loss(batch()[order], LABELS[order]), loss(batch(), LABELS))
+    references, exclude = batch(seed=1), batch(width=8, seed=2) > 0.5
+    shuffled = loss(batch(), LABELS, references[order], LABELS[order], exclude[:, order])
+    torch.testing.assert_close(shuffled, loss(batch(), LABELS, references, LABELS, exclude))
 
 
-@every_loss
-def test_length_of_the_embeddings_does_not_matter(name):
-    loss, lengths = LOSSES.build({"name": name}), torch.linspace(0.1, 30, 8)[:, None]
+@every_case
+def test_length_of_the_embeddings_does_not_matter(section):
+    loss, lengths = build(section), torch.linspace(0.1, 30, 8)[:, None]
     torch.testing.assert_close(loss(batch() * lengths, LABELS), loss(batch(), LABELS))
 
 
-@every_loss
+# Parameters of a class are found by its label, which must then be a training label.
+@pytest.mark.parametrize("section", [case for case in CASES if not case.get("per_class")], ids=case_name)
 @settings(max_examples=10, deadline=None)
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3, unique=True))
-def test_any_integers_serve_as_labels(name, values):
-    loss = LOSSES.build({"name": name})
+def test_any_integers_serve_as_labels(section, values):
+    loss = build(section)
     torch.testing.assert_close(loss(batch(), torch.tensor(values)[LABELS]), loss(batch(), LABELS), rtol=0, atol=0)
 
 
-@every_loss
-def test_excluded_pairs_receive_no_gradient(name):
+@every_case
+def test_excluded_pairs_receive_no_gradient(section):
     exclude = torch.zeros(8, 5, dtype=torch.bool)
     exclude[:, 2] = True
     references = batch(5, seed=1).requires_grad_()
-    LOSSES.build({"name": name, **SLOW[name][1]})(batch(), LABELS, references, LABELS[:5], exclude).backward()
+    build(section)(batch(), LABELS, references, LABELS[:5], exclude).backward()
     assert not references.grad[2].any()
     assert references.grad[[0, 1, 3, 4]].any(dim=1).all()
 
 
-@every_loss
+@every_case
 @pytest.mark.parametrize("given_ones", [(batch(2), None), (None, LABELS[:2])], ids=["no labels", "no references"])
-def test_references_and_their_labels_go_together(name, given_ones):
+def test_references_and_their_labels_go_together(section, given_ones):
     with pytest.raises(ValueError, match="references and reference_labels"):
-        LOSSES.build({"name": name})(batch(), LABELS, *given_ones)
+        build(section)(batch(), LABELS, *given_ones)
 
 
-@every_loss
-def test_state_survives_saving_and_loading(name):
-    loss = LOSSES.build({"name": name})
+@every_case
+def test_state_survives_saving_and_loading(section):
+    loss = build(section)
     for parameter in loss.parameters():
         torch.nn.init.uniform_(parameter)
     saved = io.BytesIO()
     torch.save(loss.state_dict(), saved)
     saved.seek(0)
-    fresh = LOSSES.build({"name": name})
+    fresh = build(section)
     fresh.load_state_dict(torch.load(saved, weights_only=True))
     torch.testing.assert_close(fresh(batch(), LABELS), loss(batch(), LABELS), rtol=0, atol=0)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        self.elements = max([self.elements, *(one.numel() for one in tree_leaves(made) if isinstance(one, Tensor))])
+        return made
+
+
+@every_case
+def test_very_many_proxies_take_no_more_than_a_few_similarity_matrices(section):
+    """The proxies of SOP, 11,318 classes, four each: (R, R) would be 2 10^9 elements."""
+    queries, references = batch(32, 4, dtype=torch.float32), batch(4 * 11318, 4, seed=1, dtype=torch.float32)
+    labels, reference_labels = torch.arange(32) % 4, torch.arange(11318).repeat(4)
+    with Largest() as largest:
+        backward(build(section), queries, labels, references.requires_grad_(), reference_labels)
+    assert largest.elements <= 2.1 * len(queries) * len(references)
+    assert references.grad.isfinite().all()

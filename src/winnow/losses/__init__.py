@@ -6,9 +6,11 @@ from winnow.losses.lifted import LiftedStructure
 from winnow.losses.margin import Margin
 from winnow.losses.multi_similarity import MultiSimilarity
 from winnow.losses.npair import NPair
+from winnow.losses.pairs import Pairs
 from winnow.losses.proxy_anchor import ProxyAnchor
 from winnow.losses.proxy_nca import ProxyNCA
 from winnow.losses.pull import Pull
+from winnow.losses.soft_triple import SoftTriple
 from winnow.losses.triplet import Triplet
 from winnow.losses.zsr import ZeroShotRegularisation
 from winnow.registry import Registry
@@ -25,6 +27,7 @@ LOSSES: Registry[PairLoss] = Registry(
         "lifted": LiftedStructure,
         "proxy_anchor": ProxyAnchor,
         "proxy_nca": ProxyNCA,
+        "soft_triple": SoftTriple,
     },
     default="ms",
 )
@@ -38,9 +41,11 @@ __all__ = [
     "MultiSimilarity",
     "NPair",
     "PairLoss",
+    "Pairs",
     "ProxyAnchor",
     "ProxyNCA",
     "Pull",
+    "SoftTriple",
     "Triplet",
     "ZeroShotRegularisation",
 ]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from winnow.functional import Normalise, unit_norm
+from winnow.losses.pairs import Pairs
 
 
 class PairLoss(nn.Module):
-    """Base of losses over pairs. A subclass writes `compare`, over unit vectors and two masks.
+    """Base of losses over pairs. A subclass writes `compare`, over unit vectors, labels and two masks.
 
     Where the references come from (the batch itself, proxies, a memory) is the caller's matter.
 
     Attributes:
         normalise: What is done to vectors before they are compared; the model that is trained says.
+        mining: Chooses among the pairs before they are compared, see `winnow.mining`; None where all count.
         made_for: The source of references that training takes where none is named.
         presets: The documents' settings for each data set, by its name.
     """
@@ -29,10 +31,11 @@ class PairLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.normalise: Normalise = unit_norm
+        self.mining: Callable[[Pairs], Pairs] | None = None
 
     @abstractmethod
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
 
     def forward(
         self,
@@ -63,7 +66,8 @@ class PairLoss(nn.Module):
         with torch.autocast(queries.device.type, enabled=False):
             wide = torch.promote_types(queries.dtype, torch.float32)
             q, r = self.normalise(queries.to(wide)), self.normalise(references.to(wide))
-            return self.compare(q, r, same & allowed, ~same & allowed)
+            pairs = Pairs(q, r, same & allowed, ~same & allowed, labels, reference_labels)
+            return self.compare(pairs if self.mining is None else self.mining(pairs))
 
 
 def mean_nonzero(terms: Tensor) -> Tensor:

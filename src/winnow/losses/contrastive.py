@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from winnow.functional import pairwise_distance
 from winnow.losses.base import PairLoss, mean_nonzero
+from winnow.losses.pairs import Pairs
 
 
 class C1(PairLoss):
@@ -35,12 +35,12 @@ class C1(PairLoss):
         super().__init__()
         self.margin = margin
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        s = queries @ references.mT
-        pull = (1 - 1e-5 - s).relu() * positives
-        push = (s - self.margin).relu() * negatives
-        return (pull.sum() + push.sum()) / max(len(queries), 1)
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        s = pairs.cosines()
+        pull = (1 - 1e-5 - s).relu() * pairs.positives
+        push = (s - self.margin).relu() * pairs.negatives
+        return (pull.sum() + push.sum()) / max(len(pairs.queries), 1)
 
 
 class C2(PairLoss):
@@ -68,9 +68,9 @@ class C2(PairLoss):
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        d = pairwise_distance(queries, references)
-        pull = (d - self.positive_margin).relu() * positives
-        push = (self.negative_margin - d).relu() * negatives
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        d = pairs.distances()
+        pull = (d - self.positive_margin).relu() * pairs.positives
+        push = (self.negative_margin - d).relu() * pairs.negatives
         return mean_nonzero(pull) + mean_nonzero(push)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from winnow.functional import pairwise_distance
 from winnow.losses.base import PairLoss
+from winnow.losses.pairs import Pairs
 
 
 class LiftedStructure(PairLoss):
@@ -27,13 +27,13 @@ class LiftedStructure(PairLoss):
         super().__init__()
         self.margin = margin
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        d = pairwise_distance(queries, references)
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        d = pairs.distances()
         if d.shape[1] == 0:
             return d.sum()
-        judged = positives.any(dim=1) & negatives.any(dim=1)
+        judged = pairs.positives.any(dim=1) & pairs.negatives.any(dim=1)
         others = ~judged[:, None]  # for queries that are not judged all references stand in, so that nothing is empty
-        pull = d.masked_fill(~(positives | others), -torch.inf).logsumexp(dim=1)
-        push = (self.margin - d).masked_fill(~(negatives | others), -torch.inf).logsumexp(dim=1)
+        pull = d.masked_fill(~(pairs.positives | others), -torch.inf).logsumexp(dim=1)
+        push = (self.margin - d).masked_fill(~(pairs.negatives | others), -torch.inf).logsumexp(dim=1)
         return ((pull + push).relu() * judged).sum() / judged.sum().clamp(min=1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from winnow.losses.base import PairLoss
+from winnow.losses.pairs import Pairs
 
 
 class MultiSimilarity(PairLoss):
@@ -37,12 +38,12 @@ class MultiSimilarity(PairLoss):
         super().__init__()
         self.alpha, self.beta, self.threshold = alpha, beta, threshold
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        s = queries @ references.mT - self.threshold
-        pull = log_one_plus_sum_exp(-self.alpha * s, positives) / self.alpha
-        push = log_one_plus_sum_exp(self.beta * s, negatives) / self.beta
-        return (pull + push).sum() / max(len(queries), 1)
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        s = pairs.cosines() - self.threshold
+        pull = log_one_plus_sum_exp(-self.alpha * s, pairs.positives) / self.alpha
+        push = log_one_plus_sum_exp(self.beta * s, pairs.negatives) / self.beta
+        return (pull + push).sum() / max(len(pairs.queries), 1)
 
 
 def log_one_plus_sum_exp(values: Tensor, mask: Tensor) -> Tensor:

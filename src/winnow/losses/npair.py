@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from winnow.losses.base import PairLoss
+from winnow.losses.pairs import Pairs
 
 
 class NPair(PairLoss):
@@ -25,14 +26,14 @@ class NPair(PairLoss):
         super().__init__()
         self.scale = scale
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        h = self.scale * (queries @ references.mT)
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        h = self.scale * pairs.cosines()
         if h.shape[1] == 0:
             return h.sum()
-        judged = negatives.any(dim=1, keepdim=True)
+        judged = pairs.negatives.any(dim=1, keepdim=True)
         # Where there is no negative all references stand in, and the pairs are not counted.
-        push = h.masked_fill(~(negatives | ~judged), -torch.inf).logsumexp(dim=1, keepdim=True)
-        pairs = positives & judged
-        terms = torch.nn.functional.softplus(push - h) * pairs
-        return terms.sum() / pairs.sum().clamp(min=1)
+        push = h.masked_fill(~(pairs.negatives | ~judged), -torch.inf).logsumexp(dim=1, keepdim=True)
+        counted = pairs.positives & judged
+        terms = torch.nn.functional.softplus(push - h) * counted
+        return terms.sum() / counted.sum().clamp(min=1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from winnow.losses.base import PairLoss
 from winnow.losses.multi_similarity import log_one_plus_sum_exp
+from winnow.losses.pairs import Pairs
 
 
 class ProxyAnchor(PairLoss):
@@ -39,10 +40,10 @@ class ProxyAnchor(PairLoss):
         super().__init__()
         self.alpha, self.margin = alpha, margin
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        s = references @ queries.mT
-        pull = log_one_plus_sum_exp(-self.alpha * (s - self.margin), positives.mT)
-        push = log_one_plus_sum_exp(self.alpha * (s + self.margin), negatives.mT)
-        with_positive, with_negative = positives.any(dim=0).sum(), negatives.any(dim=0).sum()
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        s = pairs.cosines().mT
+        pull = log_one_plus_sum_exp(-self.alpha * (s - self.margin), pairs.positives.mT)
+        push = log_one_plus_sum_exp(self.alpha * (s + self.margin), pairs.negatives.mT)
+        with_positive, with_negative = pairs.positives.any(dim=0).sum(), pairs.negatives.any(dim=0).sum()
         return pull.sum() / with_positive.clamp(min=1) + push.sum() / with_negative.clamp(min=1)

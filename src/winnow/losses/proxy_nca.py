@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from winnow.losses.base import PairLoss
+from winnow.losses.pairs import Pairs
 
 
 class ProxyNCA(PairLoss):
@@ -41,14 +42,14 @@ class ProxyNCA(PairLoss):
             raise ValueError(f"the temperature must be above 0, got {temperature}")
         self.temperature, self.form = temperature, form
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        s = queries @ references.mT
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        s = pairs.cosines()
         h = (2 * s - 2 if self.form == "squared" else s) / self.temperature
-        judged = positives.any(dim=1)
+        judged = pairs.positives.any(dim=1)
         # A query without a positive takes all references on both sides: zero, and a gradient of zero.
-        own = positives | ~judged[:, None]
-        either = positives | negatives | ~judged[:, None]
+        own = pairs.positives | ~judged[:, None]
+        either = pairs.positives | pairs.negatives | ~judged[:, None]
         if h.shape[1] == 0:
             return h.sum()
         terms = h.masked_fill(~either, -torch.inf).logsumexp(dim=1) - h.masked_fill(~own, -torch.inf).logsumexp(dim=1)

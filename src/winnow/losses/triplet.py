@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from winnow.functional import pairwise_distance
 from winnow.losses.base import PairLoss
+from winnow.losses.pairs import Pairs
 
 
 class Triplet(PairLoss):
@@ -38,13 +38,13 @@ class Triplet(PairLoss):
         super().__init__()
         self.margin = margin
 
-    def compare(self, queries: Tensor, references: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Return the scalar loss of unit queries (Q, d) and references (R, d) under pair masks (Q, R)."""
-        d = pairwise_distance(queries, references)
-        ordered = d.masked_fill(~negatives, torch.inf).sort(dim=1).values
+    def compare(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        d = pairs.distances()
+        ordered = d.masked_fill(~pairs.negatives, torch.inf).sort(dim=1).values
         # prefix[:, k] is the sum of the k smallest negative distances; places past the last negative are never used.
         prefix = torch.nn.functional.pad(ordered.masked_fill(ordered.isinf(), 0.0).cumsum(dim=1), (1, 0))
         reach = d + self.margin
-        k = torch.searchsorted(ordered.detach(), reach.detach().contiguous()) * positives
+        k = torch.searchsorted(ordered.detach(), reach.detach().contiguous()) * pairs.positives
         terms = k * reach - prefix.gather(1, k)
         return terms.sum() / k.sum().clamp(min=1)

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 from winnow.centres import CENTRES
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES
+from winnow.mining import MINING
 from winnow.models.config import ModelConfig, Section, make_section, section_of
 from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
@@ -22,6 +23,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "pooling": POOLINGS,
     "loss": LOSSES,
     "references": REFERENCES,
+    "mining": MINING,
     "centres": CENTRES,
 }
 
@@ -116,6 +118,9 @@ class Config(ModelConfig):
     )
     centres: Annotated[dict[str, Any], BeforeValidator(CENTRES.resolve)] = Field(
         {}, description="a term that pushes the centres of classes apart: a name, and that regulariser's settings"
+    )
+    mining: Annotated[dict[str, Any], BeforeValidator(MINING.resolve)] = Field(
+        {}, description="which of its pairs a batch is judged by: a name, and settings of that choice"
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from winnow.centres import CENTRES, CentreRegulariser, class_means
 from winnow.errors import ConfigError
 from winnow.losses import LOSSES, PairLoss, Pull, ZeroShotRegularisation
+from winnow.mining import MINING
 from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS
 from winnow.references import CCP, REFERENCES, References
@@ -83,6 +84,7 @@ def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> L
     batch = config.train.classes_per_batch * config.train.samples_per_class
     context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim, "batch": batch}
     loss = LOSSES.build(config.loss, **context)
+    loss.mining = MINING.build(config.mining, **context)
     references = REFERENCES.build(config.references, **context)
     centres = CENTRES.build(config.centres)
     zsr = None
