@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel
 
+from winnow.centres import CENTRES
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES, ZeroShotRegularisation
 from winnow.pooling import POOLINGS
@@ -188,7 +189,8 @@ def test_argument_docs_join_lines_and_stop_at_the_next_section():
     assert argument_docs(Bread) == {}
 
 
-EVERY_PART = [LOSSES[name] for name in LOSSES] + [POOLINGS[name] for name in POOLINGS] + [ZeroShotRegularisation]
+REGISTRIES = [LOSSES, POOLINGS, CENTRES]
+EVERY_PART = [registry[name] for registry in REGISTRIES for name in registry] + [ZeroShotRegularisation]
 every_part = pytest.mark.parametrize("part", EVERY_PART, ids=lambda part: part.__name__)
 
 
@@ -206,13 +208,13 @@ def test_every_part_writes_its_equation(part):
     assert inspect.getdoc(part).count("$$") >= 2
 
 
-@pytest.mark.parametrize("registry", [LOSSES, POOLINGS], ids=lambda registry: registry.kind)
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
 def test_every_part_is_built_from_its_name_alone(registry):
     assert registry.default in registry
     for name in registry:
         section = registry.resolve({"name": name})
         assert set(section) == {"name"} | {p.name for p in registry.parameters(name)}
-        assert type(registry.build(section, width=8)) is registry[name]
+        assert type(registry.build(section, width=8, dim=8, positions=4)) is registry[name]
 
 
 def test_a_preset_fills_settings_that_words_still_override():
