@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import TrainingError
 
 if TYPE_CHECKING:
+    from winnow.training import RunFolder
     from winnow.training.pack import Outcome
     from winnow.training.plan import Planned
 
@@ -38,7 +39,8 @@ def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> No
         outcomes = run_pack(runs, at_once=at_once, monitor=lambda run: monitor[id(run)], ended=ended)
     done = [outcome for outcome in outcomes if outcome.result is not None]
     for outcome in done:  # only now, because drawing would keep the other runs waiting
-        _draw_curves(outcome.run)
+        assert outcome.result is not None, "it is done"
+        draw_run(outcome.run.folder, outcome.result)
     if done:
         out.print(comparison_rows(*_comparison(done)))
     say(f"runs: {folder}")
@@ -50,11 +52,15 @@ def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> No
         )
 
 
-def _draw_curves(run: Planned) -> None:
+def draw_run(folder: RunFolder, result: Mapping[str, Any]) -> None:
+    """Draw how a run went into its folder: its curves, and its problems if it solved a sequence of them."""
     from winnow.report.figures import run_curves
+    from winnow.report.problems import problem_curves
     from winnow.report.style import save
 
-    save(run_curves(run.folder.read_history()), run.folder.path / "curves.png")
+    save(run_curves(folder.read_history()), folder.path / "curves.png")
+    if "problems" in result:
+        save(problem_curves(result["problems"], folder.read_history()), folder.path / "problems.svg")
 
 
 def _comparison(outcomes: Sequence[Outcome]) -> tuple[list[dict[str, Any]], str]:

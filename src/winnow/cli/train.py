@@ -34,9 +34,7 @@ def train(
     [dim]--each seed=0,1,2 --each pooling=gap,gsp[/] trains six runs, several side by side, and compares them.
     """
     from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
-    from winnow.cli.pack import train_pack
-    from winnow.report.figures import run_curves
-    from winnow.report.style import save
+    from winnow.cli.pack import draw_run, train_pack
     from winnow.training import RunFolder, run_training
     from winnow.training.plan import is_plan, plan_runs, read_plan, write_plan
 
@@ -62,7 +60,7 @@ def train(
         folder = RunFolder(out_folder or next_free(config))
     with ConsoleMonitor() as monitor:
         result = run_training(config, folder, resume=resume is not None, monitor=monitor)
-    save(run_curves(folder.read_history()), folder.path / "curves.png")
+    draw_run(folder, result)
     split = "test" if "test" in result["metrics"] else "val"
     rows = {
         "backbone, average pooling, untrained": result["untrained"][split],

@@ -16,6 +16,7 @@ from winnow.report.comparison import (
 )
 from winnow.report.figures import metric_bars, run_curves, training_curves
 from winnow.report.heatmap import overlay, save_explanation
+from winnow.report.problems import problem_curves
 from winnow.report.style import save, svg
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "markdown_table",
     "metric_bars",
     "overlay",
+    "problem_curves",
     "run_curves",
     "save",
     "save_explanation",

@@ -31,7 +31,7 @@ def run_curves(history: History) -> Figure:
     Args:
         history: The run's log. Entries without a loss (the one before training) or a validation are passed over.
     """
-    loss, val = _series(history, "loss"), _series(history, _VAL)
+    loss, val = series_of(history, "loss"), series_of(history, _VAL)
     panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R, %", val)) if series]
     if not panels:
         raise DataError(f"the history of {len(history)} entries holds neither 'loss' nor '{_VAL}': nothing to draw")
@@ -52,7 +52,7 @@ def run_curves(history: History) -> Figure:
         if series is val:
             axes.set_ylim(bottom=0)
             _mark_best(axes, steps, values, colour)
-        _step_axis(axes, label=row == len(panels) - 1)
+        step_axis(axes, label=row == len(panels) - 1)
     return figure
 
 
@@ -97,7 +97,7 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
     ends = {name: _bundle(axes, seeds, colours[name], 100) for name, seeds in val.items()}
     axes.set_ylim(bottom=0)
     axes.margins(x=0.02)
-    _step_axis(axes, label=not loss)
+    step_axis(axes, label=not loss)
     _label_ends(axes, ends, colours)
     top = max((value for seeds in loss.values() for series in seeds for value in series.values()), default=1.0)
     for number, (name, seeds) in enumerate(loss.items()):
@@ -106,7 +106,7 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
         _bundle(small, seeds, colours[name], 1)
         small.set_ylim(0, 1.05 * top)
         small.set_title(_short(name), color=colours[name], fontsize=8.5)
-        _step_axis(small, label=number + columns >= len(loss), ticks=3)
+        step_axis(small, label=number + columns >= len(loss), ticks=3)
         if number % columns:
             small.tick_params(labelleft=False)
         else:
@@ -194,14 +194,14 @@ def metric_bars(
     return figure
 
 
-def _series(history: History, key: str) -> dict[int, float]:
+def series_of(history: History, key: str) -> dict[int, float]:
     """Return step to value for the entries that hold a finite one, in the order of the steps."""
     found = {int(entry["step"]): float(entry[key]) for entry in history if entry.get(key) is not None}
     return {step: found[step] for step in sorted(found) if math.isfinite(found[step])}
 
 
 def _all_series(histories: Sequence[History], key: str) -> list[dict[int, float]]:
-    return [series for history in histories if (series := _series(history, key))]
+    return [series for history in histories if (series := series_of(history, key))]
 
 
 def _short(name: str) -> str:
@@ -209,7 +209,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 20 else f"{name[:10].rstrip()}…{name[-9:].lstrip()}"
 
 
-def _step_axis(axes: Axes, *, label: bool, ticks: int = 6) -> None:
+def step_axis(axes: Axes, *, label: bool, ticks: int = 6) -> None:
+    """Let an axis count steps."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))

@@ -119,6 +119,8 @@ def training(
         "parameters": count_parameters(nn.ModuleList([prepared.embedder, learner])),
         "prototypes_ready": prepared.embedder.is_ready,
     }
+    if trainer.problems is not None:
+        result["problems"] = trainer.problems.records()
     folder.write_result(result)
     return result
 
