@@ -48,7 +48,7 @@ class PairLoss(nn.Module):
         """Return the loss; zero, yet with a gradient to propagate, where there are no pairs.
 
         Args:
-            queries: (Q, d) embeddings; they are normalised to unit length here, in at least float32.
+            queries: (Q, d) embeddings; they are normalised here, to unit length by default, in at least float32.
             labels: (Q,) integer class labels, any values.
             references: (R, d) what the queries are compared with; default the queries themselves, each excluded from
                 its own comparison.

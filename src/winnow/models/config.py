@@ -58,6 +58,11 @@ class ModelConfig(Section):
         {}, description="how local features become one vector: a name, and that pooling's settings"
     )
     dim: int = Field(512, ge=1, description="size of the embedding")
+    normalise: Literal["unit", "ball"] = Field(
+        "unit",
+        description="what is done to embeddings before they are compared, in training and judging: 'unit' length, or "
+        "'ball', u / max(1, |u|), which leaves short ones short (chapter 3 of the documents)",
+    )
     image: ImageConfig = Field(default_factory=ImageConfig)
 
 

@@ -14,12 +14,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
 from winnow.errors import ConfigError, ModelError
 from winnow.files import write_atomically, write_text
-from winnow.functional import Pooled
+from winnow.functional import NORMALISE, Pooled
 from winnow.models.backbone import Backbone, build_backbone, check_input, settle_image
 from winnow.models.card import model_card
 from winnow.models.config import ModelConfig, make_section
@@ -104,7 +103,8 @@ class Embedder(nn.Module):
             images: One or many. A tensor (3, H, W), uint8 or float in [0, 1], is an image like any other and is
                 resized and cropped; a tensor (B, 3, H, W), likewise, goes to the network as it is.
             batch_size: Images embedded at a time.
-            normalise: Scale the vectors to unit length, so that dot products are cosine similarities.
+            normalise: Scale the vectors to unit length, so that dot products are cosine similarities; a model whose
+                config says `normalise: ball` only shortens those that are longer.
 
         Returns:
             (N, dim) float32.
@@ -119,7 +119,7 @@ class Embedder(nn.Module):
         finally:
             self.train(mode)
         vectors = torch.cat(parts) if parts else torch.zeros(0, self.config.dim)
-        vectors = normalize(vectors.float(), dim=1) if normalise else vectors.float()
+        vectors = NORMALISE[self.config.normalise](vectors.float()) if normalise else vectors.float()
         result: NDArray[np.float32] = vectors.cpu().numpy()
         return result
 

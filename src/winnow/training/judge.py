@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from winnow.data.store import Progress
 from winnow.evaluation import RetrievalResult, evaluate_retrieval
+from winnow.functional import Normalise, unit_norm
 from winnow.pooling.base import as_tokens
 from winnow.training.inputs import Inputs
 from winnow.training.lane import Work, finish
@@ -62,11 +62,14 @@ def judge(
     *,
     batch: int = 128,
     keep: int = 0,
+    normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
 ) -> RetrievalResult:
-    """Embed inputs to unit length and retrieve each among the others."""
-    return finish(judging(model, inputs, batch=batch, keep=keep, autocast=autocast, progress=progress))
+    """Embed inputs, normalise them, and retrieve each among the others."""
+    return finish(
+        judging(model, inputs, batch=batch, keep=keep, normalise=normalise, autocast=autocast, progress=progress)
+    )
 
 
 def judging(
@@ -75,12 +78,13 @@ def judging(
     *,
     batch: int = 128,
     keep: int = 0,
+    normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
 ) -> Work[RetrievalResult]:
     """Do what `judge` does in pieces, a batch each."""
     embedded = yield from collecting(model, inputs, batch=batch, autocast=autocast, progress=progress)
-    embeddings = normalize(embedded, dim=1)
+    embeddings = normalise(embedded)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     return evaluate_retrieval(embeddings, labels, keep=keep)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from winnow.centres import CENTRES, CentreRegulariser, class_means
 from winnow.errors import ConfigError
+from winnow.functional import NORMALISE
 from winnow.losses import LOSSES, PairLoss, Pull, ZeroShotRegularisation
 from winnow.mining import MINING
 from winnow.models import Embedder, Head
@@ -85,6 +86,7 @@ def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> L
     context: dict[str, Any] = {"num_classes": num_classes, "width": config.dim, "batch": batch}
     loss = LOSSES.build(config.loss, **context)
     loss.mining = MINING.build(config.mining, **context)
+    loss.normalise = NORMALISE[config.normalise]
     references = REFERENCES.build(config.references, **context)
     centres = CENTRES.build(config.centres)
     zsr = None

@@ -12,6 +12,7 @@ from winnow.data import FileSet, ImageSet, ImageStore, load_images
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError, DataError, TrainingError
 from winnow.evaluation import RetrievalResult
+from winnow.functional import NORMALISE
 from winnow.models import Embedder
 from winnow.training.config import AugmentConfig, Config
 from winnow.training.folder import RunFolder
@@ -103,8 +104,9 @@ def training(
     test: RetrievalResult | None = None
     if prepared.test is not None:
         test = yield from judging(
-            learner.model, prepared.test, batch=config.train.eval_batch, autocast=trainer.fabric.autocast
-        )
+            learner.model, prepared.test, batch=config.train.eval_batch, normalise=learner.loss.normalise,
+            autocast=trainer.fabric.autocast,
+        )  # fmt: skip
         metrics["test"] = test.metrics()
     prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
     result = {
@@ -153,4 +155,7 @@ def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | 
     for name, reason in store.skipped:
         monitor.note(f"skipped {name}: {reason}")
     inputs = CropInputs(store, crops)
-    return judge(embedder, inputs, batch=32, autocast=fabric.autocast, progress=monitor.task("embedding"))
+    return judge(
+        embedder, inputs, batch=32, normalise=NORMALISE[embedder.config.normalise], autocast=fabric.autocast,
+        progress=monitor.task("embedding"),
+    )  # fmt: skip

@@ -149,8 +149,9 @@ class Trainer:
         """Judge the validation classes, note whether that is the best so far, and write a checkpoint."""
         progress = self.progress
         result = yield from judging(
-            self.learner.model, self.val, batch=self.config.train.eval_batch, autocast=self.fabric.autocast
-        )
+            self.learner.model, self.val, batch=self.config.train.eval_batch, normalise=self.learner.loss.normalise,
+            autocast=self.fabric.autocast,
+        )  # fmt: skip
         metrics = result.metrics()
         progress.seconds = time.perf_counter() - started
         entry = {"step": progress.step, "seconds": round(progress.seconds, 3), **losses}
