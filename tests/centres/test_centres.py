@@ -186,6 +186,22 @@ def test_direction_says_which_centres_weigh_most(name: str, measure: str) -> Non
     assert turn["farthest"][1] > 2 * turn["farthest"][0]
 
 
+@pytest.mark.parametrize("section", [{"name": "r1"}, {"name": "r2", "measure": "distance"}])
+def test_alone_the_nearest_spread_evenly_and_the_farthest_fall_into_two_bundles(section: dict[str, Any]) -> None:
+    found = {}
+    for toward in ("nearest", "farthest"):
+        x = centres(12, 3).requires_grad_()
+        optimizer = torch.optim.Adam([x], lr=0.05)
+        for _ in range(300):
+            optimizer.zero_grad()
+            CENTRES.build({**section, "toward": toward})(x).backward()
+            optimizer.step()
+        unit = normalize(x.detach(), dim=1)
+        found[toward] = pairwise_distance(unit, unit)[~torch.eye(12, dtype=torch.bool)]
+    assert found["nearest"].min() > 0.8  # 12 points on a sphere are at most 1.05 apart
+    assert ((found["farthest"] < 0.1) | (found["farthest"] > 1.9)).all()
+
+
 def test_r1_is_the_mean_of_log_exp_means() -> None:
     x = normalize(centres(), dim=1)
     others = ~torch.eye(6, dtype=torch.bool)

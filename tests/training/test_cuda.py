@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import StopAfter, separable, small_config
+from winnow.centres import CENTRES
 from winnow.functional import gsp
 from winnow.losses import LOSSES, ZeroShotRegularisation
 from winnow.models import Head
@@ -69,6 +70,17 @@ def test_losses_agree_between_devices_also_under_autocast(name: str) -> None:
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.parametrize("name", list(CENTRES))
+def test_centre_regularisers_agree_between_devices_also_under_autocast(name: str) -> None:
+    torch.manual_seed(0)
+    x, labels = torch.randn(24, 16), torch.arange(24) // 2
+    regulariser = CENTRES.build({"name": name})
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = regulariser(x.cuda(), labels.cuda())
+    assert found.dtype == torch.float32
+    assert float(found) == pytest.approx(float(regulariser(x, labels)), rel=1e-4)
+
+
 def test_zsr_runs_on_the_gpu() -> None:
     zsr = ZeroShotRegularisation(6, 16).cuda()
     z = torch.rand(24, 8, device="cuda", requires_grad=True)
@@ -107,7 +119,12 @@ def learned(trainer: Trainer) -> Tensor:
     return torch.cat([p.detach().cpu().flatten() for p in trainer.learner.parameters()])
 
 
-@pytest.mark.parametrize("words", [["pooling=gap"], ["zsr=0.2", "pooling.memory=100"], ["zsr=0.2", "loss=triplet"]])
+@pytest.mark.parametrize(
+    "words",
+    [["pooling=gap"], ["zsr=0.2", "pooling.memory=100"], ["zsr=0.2", "loss=triplet"],
+     ["pooling=gap", "centres=r2", "centres.measure=distance", "train.optimizer=adamw"],
+     ["pooling=gap", "loss=proxy_anchor", "centres=r1", "centres.sample=5"]],
+)  # fmt: skip
 def test_replayed_training_equals_computed_training_and_that_of_the_cpu(words: list[str]) -> None:
     graphed, eager = (trainer_on("cuda", *words, f"train.graph={flag}") for flag in ("true", "false"))
     cpu = trainer_on("cpu", *words, "train.graph=false")
