@@ -16,7 +16,9 @@ import yaml
 
 from winnow.cli.main import app
 from winnow.losses import LOSSES
+from winnow.mining import MINING
 from winnow.pooling import POOLINGS
+from winnow.references import REFERENCES
 from winnow.training import load_config, make_config
 from winnow.training.config import describe
 
@@ -146,7 +148,17 @@ def test_generated_pages_are_complete(site):
     config = (site / "reference/config.html").read_text()
     for key, _, _ in describe():
         assert f"<code>{key}</code>" in config
-    for registry, page in ((LOSSES, "losses"), (POOLINGS, "poolings")):
+    for registry, folder in ((LOSSES, "losses"), (REFERENCES, "references"), (MINING, "mining")):
+        overview = (site / f"reference/{folder}.html").read_text()
+        for part in registry:
+            assert f'href="{folder}/{part}.html"' in overview
+            html = (site / f"reference/{folder}/{part}.html").read_text()
+            assert "<math" in html
+            assert "<strong>When to use it:</strong>" in html
+            names = [*(p.name for p in registry.parameters(part)), *(f"preset={p}" for p in registry.presets(part))]
+            for named in names:
+                assert f"<code>{registry.kind}.{named}</code>" in html
+    for registry, page in ((POOLINGS, "poolings"),):
         html = (site / f"reference/{page}.html").read_text()
         for part in registry:
             assert f'id="{part}"' in html

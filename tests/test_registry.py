@@ -9,7 +9,9 @@ from pydantic import BaseModel
 from winnow.centres import CENTRES
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES, ZeroShotRegularisation
+from winnow.mining import MINING
 from winnow.pooling import POOLINGS
+from winnow.references import REFERENCES
 from winnow.registry import Parameter, Registry, argument_docs, parameters
 
 
@@ -189,7 +191,7 @@ def test_argument_docs_join_lines_and_stop_at_the_next_section():
     assert argument_docs(Bread) == {}
 
 
-REGISTRIES = [LOSSES, POOLINGS, CENTRES]
+REGISTRIES = [LOSSES, REFERENCES, MINING, POOLINGS, CENTRES]
 EVERY_PART = [registry[name] for registry in REGISTRIES for name in registry] + [ZeroShotRegularisation]
 every_part = pytest.mark.parametrize("part", EVERY_PART, ids=lambda part: part.__name__)
 
@@ -203,6 +205,12 @@ def test_every_part_documents_every_setting(part):
     assert list(argument_docs(part)) == positional + arguments
 
 
+@pytest.mark.parametrize("registry", [LOSSES, REFERENCES, MINING], ids=lambda registry: registry.kind)
+def test_every_part_that_is_chosen_by_hand_says_when(registry):
+    for name in registry:
+        assert "\n\nWhen to use it: " in inspect.getdoc(registry[name]), name
+
+
 @every_part
 def test_every_part_writes_its_equation(part):
     assert inspect.getdoc(part).count("$$") >= 2
@@ -214,7 +222,7 @@ def test_every_part_is_built_from_its_name_alone(registry):
     for name in registry:
         section = registry.resolve({"name": name})
         assert set(section) == {"name"} | {p.name for p in registry.parameters(name)}
-        assert type(registry.build(section, width=8, dim=8, positions=4)) is registry[name]
+        assert type(registry.build(section, width=8, dim=8, positions=4, num_classes=3, batch=6)) is registry[name]
 
 
 def test_a_preset_fills_settings_that_words_still_override():

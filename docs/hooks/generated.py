@@ -1,6 +1,7 @@
 """Write the reference pages from the code while the site is built, so that they cannot go stale.
 
-A page asks for a part by a comment such as `<!-- generated: config -->`.
+A page asks for a part by a comment such as `<!-- generated: config -->`. Every loss, source of references and choice
+of pairs has a page of its own besides, which is nowhere but here.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
@@ -19,6 +21,29 @@ from winnow.registry import REQUIRED, Registry
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench"
 _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
+
+
+def on_config(config: Any) -> Any:
+    """List the page of every part below the page of its kind."""
+    for entry in next(one["Reference"] for one in config.nav if "Reference" in one):
+        for title, page in entry.items() if isinstance(entry, dict) else ():
+            kind = str(page).removeprefix("reference/").removesuffix(".md")
+            if kind in PAGED:
+                parts = [{name: f"reference/{kind}/{name}.md"} for name in PAGED[kind]()]
+                entry[title] = [{f"All {kind}": page}, *parts]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Write the page of every part."""
+    from mkdocs.structure.files import File
+
+    for kind, find in PAGED.items():
+        registry = find()
+        for name in registry:
+            text = "\n".join([f"# {name}", "", *_part(registry, name)])
+            files.append(File.generated(config, f"reference/{kind}/{name}.md", content=text))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -52,26 +77,45 @@ def _about(name: str, section: Any) -> Iterator[str]:
         yield inspect.getdoc(section) or ""
         short = f"{name}.{section.shorthand}" if section.shorthand else None
     else:
-        page = {"loss": "losses.md", "pooling": "poolings.md", "references": "references.md"}[name]
-        yield f"The settings are those of the {name} that is named; see [its page]({page})."
+        page = {"loss": "losses", "pooling": "poolings"}.get(name, name)
+        yield f"The settings are those of the {name} that is named; see [its page]({page}.md)."
         short = f"{name}.name"
     if short:
         yield ""
         yield f"`{name}=VALUE` is short for `{short}=VALUE`."
 
 
-def losses() -> str:
-    """Every loss: what it is, its equation, its reference, its settings."""
+def _losses() -> Registry[Any]:
     from winnow.losses import LOSSES
 
-    return _registry(LOSSES, "winnow.losses", lambda part: "")
+    return LOSSES
 
 
-def references() -> str:
-    """Every source of references, likewise."""
+def _references() -> Registry[Any]:
     from winnow.references import REFERENCES
 
-    return _registry(REFERENCES, "winnow.references", lambda part: "")
+    return REFERENCES
+
+
+def _mining() -> Registry[Any]:
+    from winnow.mining import MINING
+
+    return MINING
+
+
+PAGED: dict[str, Callable[[], Registry[Any]]] = {"losses": _losses, "references": _references, "mining": _mining}
+"""Kinds of parts of which each has a page of its own."""
+
+
+def _list(kind: str) -> str:
+    """A table of the parts of a kind, with links to their pages."""
+    registry = PAGED[kind]()
+    lines = ["| name | what it is |", "|---|---|"]
+    for name in registry:
+        first = (inspect.getdoc(registry[name]) or "").splitlines()[0].replace("|", "\\|")
+        default = " The default." if name == registry.default else ""
+        lines.append(f"| [`{registry.kind}={name}`]({kind}/{name}.md) | {first}{default} |")
+    return "\n".join(lines)
 
 
 def poolings() -> str:
@@ -83,34 +127,43 @@ def poolings() -> str:
         attributes = "It has prototypes and tells their attributes." if part.has_attributes else "It has no attributes."
         return f"It pools the {which}. {attributes}"
 
-    return _registry(POOLINGS, "winnow.pooling", facts)
+    return _registry(POOLINGS, facts)
 
 
-def _registry(registry: Registry[Any], module: str, facts: Callable[[Any], str]) -> str:
+def _registry(registry: Registry[Any], facts: Callable[[Any], str]) -> str:
+    """A section for every part."""
     lines: list[str] = []
     for name in registry:
-        part = registry[name]
         default = " (the default)" if name == registry.default else ""
-        body = (inspect.getdoc(part) or "").split("\nArgs:\n")[0].rstrip()
-        lines += [f"## {name}{default} {{ #{name} }}", "", f"[`{part.__name__}`][{module}.{part.__name__}]", ""]
-        lines += [body, "", facts(part), ""]
-        settings = registry.parameters(name)
-        if not settings:
-            lines += ["It has no settings.", ""]
-            continue
-        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
-        for one in settings:
-            kind = getattr(one.annotation, "__name__", str(one.annotation))
-            default = "required" if one.default is REQUIRED else _value(one.default)
-            lines.append(f"| `{registry.kind}.{one.name}` | `{kind}` | {default} | {_text(one.meaning)} |")
-        lines.append("")
-        if presets := registry.presets(name):
-            lines += ["Presets, the documents' settings for a data set:", "", "| preset | settings |", "|---|---|"]
-            for preset, chosen in presets.items():
-                listed = ", ".join(f"`{key}={value}`" for key, value in chosen.items())
-                lines.append(f"| `{registry.kind}.preset={preset}` | {listed} |")
-            lines.append("")
+        lines += [f"## {name}{default} {{ #{name} }}", "", *_part(registry, name, facts(registry[name]))]
     return "\n".join(lines)
+
+
+def _part(registry: Registry[Any], name: str, facts: str = "") -> Iterator[str]:
+    """What a part is, its equation, its reference, its settings and presets."""
+    part = registry[name]
+    body = (inspect.getdoc(part) or "").split("\nArgs:\n")[0].rstrip()
+    body = body.replace("\n\nWhen to use it: ", "\n\n**When to use it:** ")
+    module = ".".join(part.__module__.split(".")[:2])
+    yield from (f"[`{part.__name__}`][{module}.{part.__name__}]", "", body, "", facts, "")
+    settings = registry.parameters(name)
+    if not settings:
+        yield from ("It has no settings.", "")
+        return
+    yield from ("| setting | type | default | meaning |", "|---|---|---|---|")
+    for one in settings:
+        kind = getattr(one.annotation, "__name__", str(one.annotation))
+        if get_origin(one.annotation) is Literal:
+            kind = " or ".join(map(str, get_args(one.annotation)))
+        default = "required" if one.default is REQUIRED else _value(one.default)
+        yield f"| `{registry.kind}.{one.name}` | `{_text(kind, code=True)}` | {default} | {_text(one.meaning)} |"
+    yield ""
+    if presets := registry.presets(name):
+        yield from ("Presets, the documents' settings for a data set:", "", "| preset | settings |", "|---|---|")
+        for preset, chosen in presets.items():
+            listed = ", ".join(f"`{key}={value}`" for key, value in chosen.items())
+            yield f"| `{registry.kind}.preset={preset}` | {listed} |"
+        yield ""
 
 
 def commands() -> str:
@@ -217,8 +270,7 @@ def _text(text: str, *, code: bool = False) -> str:
 
 WRITERS: dict[str, Callable[[], str]] = {
     "config": config,
-    "losses": losses,
-    "references": references,
+    **{kind: partial(_list, kind) for kind in PAGED},
     "poolings": poolings,
     "commands": commands,
     "exits": exits,

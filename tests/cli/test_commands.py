@@ -151,8 +151,9 @@ def test_config_lists_keys_and_prints_a_yaml_that_is_read_back(winnow: Winnow, t
     said = winnow("config", "--yaml", "loss=triplet", "loss.margin=0.3")
     (tmp_path / "c.yaml").write_text(said.out)
     assert yaml.safe_load(winnow("config", "--yaml", "c.yaml").out) == yaml.safe_load(said.out)
-    assert one_line_error(winnow("config", "trian")).endswith("sections: augment, backbone, centres, data, dim, image, "
-                                                              "loss, mining, pooling, references, seed, train, zsr")  # fmt: skip
+    assert one_line_error(winnow("config", "trian")).endswith(
+        "sections: augment, backbone, centres, data, dim, image, loss, mining, pooling, references, seed, train, zsr"
+    )
 
 
 @pytest.mark.parametrize("command", ["demo", "train", "evaluate", "explain", "config"])

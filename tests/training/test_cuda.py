@@ -123,7 +123,11 @@ def learned(trainer: Trainer) -> Tensor:
     "words",
     [["pooling=gap"], ["zsr=0.2", "pooling.memory=100"], ["zsr=0.2", "loss=triplet"],
      ["pooling=gap", "centres=r2", "centres.measure=distance", "train.optimizer=adamw"],
-     ["pooling=gap", "loss=proxy_anchor", "centres=r1", "centres.sample=5"]],
+     ["pooling=gap", "loss=proxy_anchor", "centres=r1", "centres.sample=5"],
+     ["pooling=gap", "loss=soft_triple", "references.per_class=2"],
+     ["pooling=gap", "loss=margin", "loss.per_class=true", "mining=distance_weighted"],
+     ["pooling=gap", "loss=triplet", "mining=semi_hard", "references=memory", "references.batches=2",
+      "references.start=1"]],
 )  # fmt: skip
 def test_replayed_training_equals_computed_training_and_that_of_the_cpu(words: list[str]) -> None:
     graphed, eager = (trainer_on("cuda", *words, f"train.graph={flag}") for flag in ("true", "false"))

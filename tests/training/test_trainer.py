@@ -109,6 +109,9 @@ CCP = ["references=ccp", "references.per_class=2", "references.pool=4", "referen
     "words",
     [["pooling=gmp"], ["zsr=0.2"], ["zsr=0.2", "train.precision=64-true"], ["zsr=0.2", "train.precision=bf16-mixed"],
      ["loss=c1", "references=memory", "references.batches=2", "references.start=1"], ["loss=proxy_anchor"],
+     ["loss=soft_triple", "references.per_class=2"],
+     ["loss=margin", "loss.per_class=true", "mining=distance_weighted", "references=memory", "references.batches=2",
+      "references.start=1"],
      [*CCP, "loss=c2", "pooling=gap"], [*CCP, "references.start=last", "zsr=0.2", "loss=c2"]],
 )  # fmt: skip
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: list[str]) -> None:

@@ -17,8 +17,13 @@ class C1(PairLoss):
     $$L = \frac1Q \sum_q \Big( \sum_{r \in P_q} [1 - \delta - s_{qr}]_+ + \sum_{r \in N_q} [s_{qr} - m]_+ \Big),
       \qquad \delta = 10^{-5}$$
 
-    The small $\delta$ keeps identical pairs from counting. Reference: Wang et al., "Cross-Batch Memory for Embedding
-    Learning", CVPR 2020; Hadsell, Chopra and LeCun, CVPR 2006.
+    The small $\delta$ keeps identical pairs from counting.
+
+    When to use it: with `references=memory`, the pairing of its paper. It sums over pairs, so its size grows with the
+    number of references; near convergence only the negatives above the margin are left to learn from.
+
+    Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020; Hadsell, Chopra and LeCun,
+    CVPR 2006.
 
     Args:
         margin: Similarity m above which a negative pair is pushed apart.
@@ -49,6 +54,10 @@ class C2(PairLoss):
     $$L = \operatorname{mean}_{+} [d_{qr} - m_+]_+ + \operatorname{mean}_{-} [m_- - d_{qr}]_+$$
 
     over positive and negative pairs, each mean taken over the pairs whose term is above zero.
+
+    When to use it: as a simple and strong baseline, the documents' own, for GSP and for CCP alike. Its margins are
+    distances between unit vectors and want tuning for each data set; the presets are a start.
+
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017 (with $m_\pm = \beta \mp \alpha$).
 
     Args:

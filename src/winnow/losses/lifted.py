@@ -17,6 +17,10 @@ class LiftedStructure(PairLoss):
     over the queries that have both a positive and a negative. The first form of the loss takes the negatives of both
     ends of a positive pair and squares the hinge; only a batch compared with itself has them, so this is the form that
     queries and references of any source share.
+
+    When to use it: to compare with work that uses it. It looks at a query's worst positive and worst negative, both
+    softly, and like all losses with a hinge over hard pairs it is sensitive to wrong labels.
+
     Reference: Hermans, Beyer and Leibe, "In Defense of the Triplet Loss", 2017, after Oh Song et al., CVPR 2016.
 
     Args:

@@ -19,6 +19,9 @@ class MultiSimilarity(PairLoss):
     $$L = \frac1Q \sum_q \Big( \tfrac1\alpha \log\big(1 + \sum_{r \in P_q} e^{-\alpha (s_{qr} - \lambda)}\big)
         + \tfrac1\beta \log\big(1 + \sum_{r \in N_q} e^{\beta (s_{qr} - \lambda)}\big) \Big)$$
 
+    When to use it: first. It weighs pairs by how wrong they are, so that it needs no mining and trains well on small
+    batches with a few images per class; its defaults carry over between data sets better than margins do.
+
     Reference: Wang et al., "Multi-Similarity Loss with General Pair Weighting", CVPR 2019 (without its mining).
 
     Args:

@@ -16,6 +16,10 @@ class NPair(PairLoss):
 
     over the pairs of queries that have a negative. The paper compares vectors of free length; between unit vectors
     the scale $\lambda$ stands for it.
+
+    When to use it: on batches of very many classes with two images each, or with few positives per query, such as
+    pairs of a photo and its match; it is the loss known as InfoNCE, of temperature $1 / \lambda$.
+
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NeurIPS 2016.
 
     Args:

@@ -11,7 +11,7 @@ from winnow.functional import pairwise_distance
 
 @dataclass(frozen=True)
 class Pairs:
-    """Queries and references of unit length, and the pairs between them.
+    """Normalised queries and references, to unit length unless the loss was told otherwise, and the pairs between them.
 
     A pair that is in neither mask does not count: it is excluded, or was not chosen by mining.
 

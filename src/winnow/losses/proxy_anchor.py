@@ -20,6 +20,12 @@ class ProxyAnchor(PairLoss):
 
     with $R^\pm$ the references that have a positive or a negative query. The paper divides the second sum by all
     proxies; in a batch of several classes that is the same number.
+
+    When to use it: for fast and stable training on classes with many images each. It compares with proxies, so it
+    does not need several images of a class in a batch. Proxies must learn faster than the network:
+    `train.lr_multipliers={'references.proxies': 100}`. With very many small classes (SOP) most proxies are seldom
+    pulled; losses over pairs of images are often ahead there.
+
     Reference: Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020.
 
     Args:

@@ -20,6 +20,10 @@ class ProxyNCA(PairLoss):
 
     over the queries that have a positive. The squared distance is the original's; the documents' code takes the dot
     product, which for unit vectors is the same with twice the temperature.
+
+    When to use it: like `proxy_anchor`, where a classifier's view of the classes is wanted: it is a softmax over
+    proxies, without a margin. The low temperature matters; `train.lr_multipliers={'references.proxies': 100}` too.
+
     Reference: Teh, DeVries and Taylor, "ProxyNCA++", ECCV 2020.
 
     Args:

@@ -21,6 +21,9 @@ class Triplet(PairLoss):
     $t = d_{qp} + m$ are a prefix of length $k$, and their terms sum to $k\,t - \sum_{i \le k} d_{(i)}$. Memory is
     that of the distance matrix.
 
+    When to use it: where only the order of distances matters, not their size, as in ranking. Learning slows once most
+    triplets are satisfied; larger batches, a memory or `mining=semi_hard` keep it going.
+
     Reference: Schroff, Kalenichenko and Philbin, "FaceNet", CVPR 2015.
 
     Args:

@@ -12,6 +12,9 @@ class Batch(References):
     r"""The batch itself: every query is compared with all the others.
 
     $$L = \ell(Q, Q)$$
+
+    When to use it: by default, with batches of several images per class. It has nothing to learn or to keep; what it
+    lacks is references: a batch of 32 shows few classes at a time.
     """
 
     def forward(self, loss: PairLoss, queries: Tensor, labels: Tensor) -> Tensor:

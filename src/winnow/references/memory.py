@@ -17,6 +17,10 @@ class Memory(References):
     Embeddings drift slowly once a network has settled, so old ones are good references, and many. The second term
     begins $B$ steps after `start`, as in the documents' code. A query's own copy in the memory is left out by its
     place; the documents' code relies on a gap in the contrastive loss for that. No gradient goes into the memory.
+
+    When to use it: for many references at almost no cost, where classes are many and small, as in SOP. It helps
+    once embeddings drift slowly, hence the late start; right after a high learning rate its rows are stale.
+
     Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020.
 
     Args:

@@ -15,6 +15,10 @@ class Proxies(References):
     $$L = \ell(Q, R), \qquad R = \{\rho_{ck}\},\; c = 1..C,\; k = 1..K$$
 
     They usually learn faster than the network: `train.lr_multipliers={'references.proxies': 100}` is common.
+
+    When to use it: where a batch holds one image of a class or few, and where every class should be seen at every
+    step. Memory and time grow with the number of classes, moderately: 11,318 proxies are no burden.
+
     Reference: Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV 2017.
 
     Args:
