@@ -6,6 +6,7 @@ from winnow.data.fileset import FileSet
 from winnow.data.folder import read_folder
 from winnow.data.images import IMAGE_SUFFIXES, UnreadableImageError, read_image, upright_rgb
 from winnow.data.imageset import ImageSet, Labels, Splits, Subset
+from winnow.data.mnist import MnistSet, read_mnist
 from winnow.data.ragged import Ragged
 from winnow.data.resize import resize_short
 from winnow.data.sampler import MPerClassSampler
@@ -22,6 +23,7 @@ __all__ = [
     "ImageStore",
     "Labels",
     "MPerClassSampler",
+    "MnistSet",
     "Ragged",
     "Splits",
     "StoreView",
@@ -34,6 +36,7 @@ __all__ = [
     "random_flips",
     "read_folder",
     "read_image",
+    "read_mnist",
     "read_table",
     "resize_short",
     "split_by_class",

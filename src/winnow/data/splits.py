@@ -11,6 +11,7 @@ import numpy as np
 from winnow.data.fileset import FileSet, first_few
 from winnow.data.folder import check_exists, read_folder
 from winnow.data.imageset import ImageSet, Splits
+from winnow.data.mnist import is_mnist, read_mnist
 from winnow.data.table import read_table
 from winnow.errors import ConfigError, DataError
 
@@ -19,12 +20,12 @@ Classes = dict[str, list[int]]
 _LONG_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
-def load_images(path: str | Path) -> FileSet:
-    """Read a folder of class folders or a CSV file, unsplit."""
+def load_images(path: str | Path) -> ImageSet:
+    """Read a folder of class folders, a folder of MNIST's files or a CSV file, unsplit."""
     path = Path(path)
     check_exists(path)
     if path.is_dir():
-        return read_folder(path)
+        return read_mnist(path) if is_mnist(path) else read_folder(path)
     if path.suffix.lower() != ".csv":
         raise DataError(f"{path} is neither a folder of class folders nor a .csv file")
     return read_table(path)

@@ -33,7 +33,9 @@ class DataConfig(Section):
 
     shorthand: ClassVar[str | None] = "path"
 
-    path: str = Field("emoji", description="a folder of class folders, a CSV (path,label[,split]), or 'emoji'")
+    path: str = Field(
+        "emoji", description="a folder of class folders or of MNIST's files, a CSV (path,label[,split]), or 'emoji'"
+    )
     train_classes: str | None = Field(None, description="classes to train on, by position: '1-75' or '1-50,60'")
     val_classes: str | None = Field(None, description="classes to validate on, likewise")
     test_classes: str | None = Field(None, description="classes to test on, likewise")
