@@ -246,7 +246,7 @@ def test_replayed_steps_count_and_set_the_prototypes_as_eager_ones_do(monkeypatc
     for batch in batches:  # under capture forward does only what the device can
         phase = replayed.phase
         with monkeypatch.context() as capture:
-            capture.setattr("winnow.pooling.gsp._is_capturing", lambda _: True)
+            capture.setattr("winnow.pooling.prototypes._is_capturing", lambda _: True)
             replayed(batch)
         assert replayed.phase == phase
         replayed.advance()

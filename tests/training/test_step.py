@@ -28,7 +28,7 @@ class Recorder:
         def replay() -> None:
             self.replayed += 1
             with self.monkeypatch.context() as capture:
-                capture.setattr("winnow.pooling.gsp._is_capturing", lambda _: True)
+                capture.setattr("winnow.pooling.prototypes._is_capturing", lambda _: True)
                 work()
 
         return replay

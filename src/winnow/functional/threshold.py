@@ -2,34 +2,40 @@ r"""The root of the one scalar equation of soft selection, $\tfrac1n \sum_j \sig
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from winnow.errors import DataError
 
+Average = Callable[[Tensor], Tensor]
+"""The mean (B, 1) of numbers (B, n) over the items that count, by their masses where they have any."""
+
 MAX_STEPS = 60  # plateaus at eps = 1e4 need about 30; bisection alone ends float64 within 60
 _QUICK_STEPS = 8
 
 
-def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
-    r"""Solve $\operatorname{mean}_j \sigma(\tau + l_j) = \mu$ for each row.
+def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None = None) -> Tensor:
+    r"""Solve $\operatorname{mean}_j \sigma(\tau + l_j) = \mu$, or $\sum_j q_j \sigma(\tau + l_j) = \mu$, for each row.
 
     Args:
         scores: (B, n), finite where `mask` is true.
         share: (B, 1) in (0, 1]. Where it is 1 there is no root; any number is returned.
         mask: (B, n) bool, true for the items that count; None: all.
+        prior: (B, n) masses q, each row summing to one, zero where masked; None: the same for all that count.
 
     Returns:
         (B, 1) thresholds tau, without gradient.
     """
     if torch.compiler.is_compiling():
-        tau: Tensor = _threshold_op(scores, share, mask)
+        tau: Tensor = _threshold_op(scores, share, mask, prior)
         return tau
-    return _solve(scores, share, mask)
+    return _solve(scores, share, mask, prior)
 
 
 @torch.no_grad()
-def _solve(scores: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
+def _solve(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
     _check(scores, share, mask)
     share = share.clamp(max=1 - torch.finfo(scores.dtype).eps)  # where(share == 1) is decided by the caller
     logit = torch.logit(share)
@@ -42,8 +48,14 @@ def _solve(scores: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
         mean = scores.masked_fill(~mask, 0.0).sum(dim=1, keepdim=True) / count
         scores = scores.masked_fill(~mask, -torch.inf)
     low, high = logit - scores.amax(dim=1, keepdim=True), logit - lowest
-    tau, found = _quick(scores, logit, count, low, high, logit - mean)
-    return tau if found else _safeguarded(scores, share, count, low, high, tau)
+
+    def average(values: Tensor) -> Tensor:
+        if prior is None:
+            return values.sum(dim=1, keepdim=True) / count
+        return (prior * values).sum(dim=1, keepdim=True)
+
+    tau, found = _quick(scores, logit, average, low, high, logit - mean)
+    return tau if found else _safeguarded(scores, share, average, low, high, tau)
 
 
 def _check(scores: Tensor, share: Tensor, mask: Tensor | None) -> None:
@@ -57,7 +69,7 @@ def _check(scores: Tensor, share: Tensor, mask: Tensor | None) -> None:
 
 
 def _quick(
-    scores: Tensor, logit: Tensor, count: Tensor | int, low: Tensor, high: Tensor, tau: Tensor
+    scores: Tensor, logit: Tensor, average: Average, low: Tensor, high: Tensor, tau: Tensor
 ) -> tuple[Tensor, bool]:
     r"""Take a few Newton steps on $F(\tau) = \operatorname{logit}(\tfrac1n\sum_j s_j) - \operatorname{logit}(\mu)$.
 
@@ -70,8 +82,8 @@ def _quick(
     small = torch.finfo(scores.dtype).eps ** 0.5
     for step in range(_QUICK_STEPS):
         s = torch.sigmoid(tau + scores)
-        kept = s.sum(dim=1, keepdim=True) / count
-        slope = (s - s * s).sum(dim=1, keepdim=True) / count
+        kept = average(s)
+        slope = average(s - s * s)
         move = (torch.logit(kept) - logit) * (kept - kept * kept) / slope
         tau = (tau - move).clamp(low, high)
         # Asking costs a synchronisation on a GPU, so ask there only in the end.
@@ -81,15 +93,15 @@ def _quick(
 
 
 def _safeguarded(
-    scores: Tensor, share: Tensor, count: Tensor | int, low: Tensor, high: Tensor, tau: Tensor
+    scores: Tensor, share: Tensor, average: Average, low: Tensor, high: Tensor, tau: Tensor
 ) -> Tensor:  # fmt: skip
     """Take Newton steps on the mean itself inside a shrinking bracket, or halve it, from `tau` on if that is any."""
     tiny = torch.finfo(scores.dtype).eps
     tau = torch.where(tau.isnan(), (low + high) / 2, tau)
     for step in range(MAX_STEPS):
         s = torch.sigmoid(tau + scores)
-        excess = s.sum(dim=1, keepdim=True) / count - share
-        slope = (s * (1 - s)).sum(dim=1, keepdim=True) / count
+        excess = average(s) - share
+        slope = average(s * (1 - s))
         low = torch.where(excess < 0, tau, low)
         high = torch.where(excess > 0, tau, high)
         newton = tau - excess / slope
@@ -106,11 +118,11 @@ def _safeguarded(
 
 
 @torch.library.custom_op("winnow::selection_threshold", mutates_args=())
-def _threshold_op(scores: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
+def _threshold_op(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
     """Hide the data-dependent loop from torch.compile, so that a whole model compiles to one graph."""
-    return _solve(scores, share, mask)
+    return _solve(scores, share, mask, prior)
 
 
 @_threshold_op.register_fake
-def _(scores: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
+def _(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
     return scores.new_empty(scores.shape[0], 1)

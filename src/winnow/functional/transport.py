@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import DataError
+from winnow.functional.distances import clip_norm, pairwise_distance
 from winnow.functional.fused import can_fuse, fused_gsp
 from winnow.functional.selection import soft_selection
 from winnow.functional.unfused import unfused_gsp
@@ -51,7 +52,13 @@ class TransportWeights(NamedTuple):
     attributes: Tensor
 
 
-def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Tensor | None = None) -> TransportWeights:
+def gsp_weights(
+    costs: Tensor,
+    mu: Tensor | float,
+    eps: Tensor | float,
+    mask: Tensor | None = None,
+    prior: Tensor | None = None,
+) -> TransportWeights:
     r"""Solve the smoothed partial transport of features to prototypes for given costs.
 
     $$\min_{\rho, \pi \ge 0} \sum_{ij} c_{ij}\pi_{ij}
@@ -60,7 +67,7 @@ def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Te
 
     The weights are $p_j = (1/n - \rho_j)/\mu$ and the attributes $z_i = \sum_j \pi_{ij} / \mu$ (Eqs. 4.1 and 4.3 of
     "Generalized Sum Pooling for Metric Learning"). Limits: mu = 1 or eps = 0 gives uniform weights, eps to infinity
-    the nearest mu n features.
+    the nearest mu n features. A prior replaces the masses $1/n$ by $q_j$; the weights are then $(q_j - \rho_j)/\mu$.
 
     Args:
         costs: (B, m, n), from prototype i to feature j.
@@ -68,6 +75,7 @@ def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Te
         eps: Sharpness, at least 0; the inverse of the entropy's weight. A tensor holds one number, whose sign is not
             checked, because to look at it would stall a GPU.
         mask: (B, n) bool, true for the features that count; default all. Masked costs are never read.
+        prior: (B, n) masses of the features, not negative, in any unit; default all alike.
 
     Returns:
         (B, n) weights and (B, m) attributes, each row summing to one.
@@ -78,7 +86,7 @@ def gsp_weights(costs: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Te
     if mask is not None:
         costs = costs.masked_fill(~mask[:, None], 0.0)
     affinity = -eps * costs
-    weights = soft_selection(affinity.logsumexp(dim=1), mu, mask)
+    weights = soft_selection(affinity.logsumexp(dim=1), mu, mask, prior)
     attributes = (affinity.softmax(dim=1) @ weights[:, :, None]).squeeze(-1)
     return TransportWeights(weights, attributes)
 
@@ -89,19 +97,21 @@ def gsp(
     mu: Tensor | float,
     eps: Tensor | float,
     mask: Tensor | None = None,
+    prior: Tensor | None = None,
 ) -> GSPOutput:
     r"""Pool features by Generalized Sum Pooling.
 
     $$g = \sum_j p_j f_j, \qquad p = \text{weights of the transport with }
       c_{ij} = \lVert \bar w_i - \bar f_j \rVert_2,\; \bar u = u / \max(1, \lVert u \rVert_2)$$
 
-    Differentiable in features, prototypes, mu and eps. Half-precision input is computed in float32; the pooled
+    Differentiable in features, prototypes, mu, eps and prior. Half-precision input is computed in float32; the pooled
     vector comes back in the features' dtype, weights and attributes in float32.
 
     On a GPU a fused form does all of it in a few kernels and keeps no (B, n, m) tensor; it takes up to 4096 features
     and 128 prototypes in float32 and half precision, and other inputs take the PyTorch form. There, prototypes are
     rounded to bfloat16 beside bfloat16 features, as a matrix product under autocast would, and the range of a tensor
-    mu is not checked. `WINNOW_FUSED=0` in the environment forces the PyTorch form.
+    mu is not checked. `WINNOW_FUSED=0` in the environment forces the PyTorch form. A prior is weighed in plain PyTorch
+    operations everywhere, and not inside a captured CUDA graph.
 
     Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.
 
@@ -111,6 +121,8 @@ def gsp(
         mu: Share of the features to keep, in (0, 1]; a number, a scalar tensor, or one value per image.
         eps: Sharpness of the selection, at least 0; a number or a tensor with one element.
         mask: (B, n) bool, true for real features, false for padding; what stands at masked places is never read.
+        prior: (B, n) mass of each feature before any selection, not negative, in any unit; default the same for all.
+            mu is a share of this mass, and with mu = 1 the prior itself weighs the features.
 
     Returns:
         pooled (B, d), weights (B, n) and attributes (B, m).
@@ -121,10 +133,28 @@ def gsp(
     """
     _check_shapes(features, prototypes, mask)
     _check_numbers(mu, eps, len(features))
+    if prior is not None:
+        return _gsp_by_prior(features, prototypes, mu, eps, mask, prior)
     if can_fuse(features, prototypes):
         _check_mask(mask)
         return GSPOutput(*fused_gsp(features, prototypes, mu, eps, mask))
     return GSPOutput(*unfused_gsp(features, prototypes, mu, eps, mask))
+
+
+def _gsp_by_prior(
+    features: Tensor, prototypes: Tensor, mu: Tensor | float, eps: Tensor | float, mask: Tensor | None, prior: Tensor
+) -> GSPOutput:
+    """Pool with masses of one's own: the same closed form, put together from its parts."""
+    if prior.shape != features.shape[:2]:
+        raise ValueError(f"the prior must be {tuple(features.shape[:2])}, got {tuple(prior.shape)}")
+    with torch.autocast(features.device.type, enabled=False):
+        x = features.to(torch.promote_types(features.dtype, torch.float32))
+        if mask is not None:
+            x = torch.where(mask[..., None], x, 0.0)
+        costs = pairwise_distance(clip_norm(x), clip_norm(prototypes.to(x.dtype))).mT
+        weights, attributes = gsp_weights(costs, mu, eps, mask, prior)
+        pooled = torch.bmm(weights[:, None], x).squeeze(1)
+    return GSPOutput(pooled.to(features.dtype), weights, attributes)
 
 
 def _check_numbers(mu: Tensor | float, eps: Tensor | float, images: int) -> None:

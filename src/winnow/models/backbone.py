@@ -17,6 +17,7 @@ from winnow.models.config import BackboneConfig, ModelConfig
 from winnow.models.residual import join_frozen_norms
 from winnow.models.resnet_cifar import ResNetCifar
 from winnow.models.weights import bundled_weights, load_by_name, load_by_order, read_state
+from winnow.pooling import POOLINGS
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OWN_NETWORKS = ("resnet20", "resnet50_v1")
@@ -177,8 +178,12 @@ def settle_image(config: ModelConfig) -> ModelConfig:
 
 
 @torch.no_grad()
-def check_input(backbone: Backbone, config: ModelConfig) -> None:
-    """Show a network one image of the size it will get, and refuse it here if it cannot make local features of it."""
+def check_input(backbone: Backbone, config: ModelConfig) -> tuple[int, ...]:
+    """Show a network one image of the size it will get, and refuse it here if it cannot make local features of it.
+
+    Returns:
+        The shape of what it makes of the image: (1, C, h, w), or (1, N, C) for tokens.
+    """
     crop = config.image.crop
     mode = backbone.training
     backbone.eval()
@@ -197,6 +202,14 @@ def check_input(backbone: Backbone, config: ModelConfig) -> None:
             f"backbone {config.backbone.name} makes no local features of {crop}-pixel crops ({made}): "
             "set image.crop to a size it takes (224 suits most), or choose another"
         )
+    name = config.pooling["name"]
+    if features.dim() == 3 and POOLINGS[name].takes == "grid":
+        others = ", ".join(other for other in POOLINGS if POOLINGS[other].takes != "grid")
+        raise ConfigError(
+            f"pooling '{name}' needs a map with rows and columns, and {config.backbone.name} makes tokens: choose "
+            f"another pooling ({others}), or another backbone"
+        )
+    return tuple(features.shape)
 
 
 def _timm_network(name: str) -> Any:

@@ -24,7 +24,7 @@ from winnow.models.card import model_card
 from winnow.models.config import ModelConfig, make_section
 from winnow.models.head import Head
 from winnow.models.weights import read_state
-from winnow.pooling import GSP
+from winnow.pooling import PrototypePooling
 
 ImageLike = str | PathLike[str] | Image.Image | Tensor
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
@@ -66,8 +66,9 @@ class Embedder(nn.Module):
             config = make_section(ModelConfig, config or {})
         config = settle_image(config)
         backbone = build_backbone(config.backbone, load_weights=load_weights)
-        check_input(backbone, config)
-        head = Head(backbone.width, config.dim, config.pooling)
+        features = check_input(backbone, config)
+        rows, columns = features[2:] if len(features) == 4 else (features[1], 1)
+        head = Head(backbone.width, config.dim, config.pooling, positions=rows * columns)
         return cls(backbone, head, config)
 
     @overload
@@ -195,7 +196,7 @@ class Embedder(nn.Module):
     @property
     def is_ready(self) -> bool:
         """Whether a pooling that starts its prototypes from data has done so."""
-        return all(module.is_ready for module in self.modules() if isinstance(module, GSP))
+        return all(module.is_ready for module in self.modules() if isinstance(module, PrototypePooling))
 
 
 def grid_shape(features: Tensor) -> tuple[int, int]:

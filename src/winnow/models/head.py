@@ -17,20 +17,26 @@ class Head(nn.Module):
     """Local features (B, C, H, W) or (B, N, C) to embeddings (B, dim).
 
     A pooling of the "raw" map is followed by the projection, one of the "projected" map comes after it. The
-    projection is linear without bias, so for average pooling the two orders are the same function.
+    projection is linear without bias, so for average pooling the two orders are the same function. A guided pooling
+    gets both: it pools the raw map by the projected one.
 
     Args:
         width: Channels C of the local features.
         dim: Size of the embedding.
         pooling: Name and settings of the pooling.
+        positions: Number of local features of an image, for a pooling that takes one number only.
     """
 
-    def __init__(self, width: int, dim: int, pooling: dict[str, Any]) -> None:
+    def __init__(self, width: int, dim: int, pooling: dict[str, Any], *, positions: int = 49) -> None:
         super().__init__()
-        projects_first = POOLINGS[pooling["name"]].pools == "projected"
-        self.projection = nn.Linear(width, dim, bias=False)
+        kind = POOLINGS[pooling["name"]]
+        projects_first = kind.pools == "projected"
+        local = kind.local_width(dim, pooling)  # a pooling that makes several vectors of each projects to less than dim
+        self.projection = nn.Linear(width, local, bias=False)
         nn.init.xavier_uniform_(self.projection.weight)
-        self.pooling: Pooling = POOLINGS.build(pooling, width=dim if projects_first else width)
+        self.pooling: Pooling = POOLINGS.build(
+            pooling, width=local if projects_first else width, dim=dim, positions=positions
+        )
 
     @torch.no_grad()
     def start_from(self, vectors: Tensor) -> None:
@@ -67,12 +73,13 @@ class Head(nn.Module):
         # Distances to prototypes and the pooled sum keep full precision under autocast; both are small.
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.projection.weight.dtype)
-            mask = None if mask is None else mask.flatten(1)
+            flat = None if mask is None else mask.flatten(1)
             result: Pooled
             if self.pooling.pools == "projected":
-                result = self.pooling(self.project(features), mask, details=True)
+                result = self.pooling(self.project(features), flat, details=True)
             else:
-                result = self.pooling(as_tokens(features), mask, details=True)
+                guide = self.project(features) if self.pooling.guided else None
+                result = self.pooling(features, flat, guide=guide, details=True)
                 result = result._replace(pooled=self.projection(result.pooled))
         return result if details else result.pooled
 

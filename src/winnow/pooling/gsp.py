@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from winnow.functional import Pooled, clip_norm, greedy_k_centre, gsp
-from winnow.pooling.base import Pooling, masked_mean
+from winnow.functional import Pooled, gsp
+from winnow.functional.selection import normalise_prior
+from winnow.pooling.base import counted, masked_mean, uniform_weights, weighted_sum
+from winnow.pooling.prototypes import PrototypePooling
+
+Role = Literal["foreground", "background"]
 
 
-class GSP(Pooling):
+class GSP(PrototypePooling):
     r"""Generalized Sum Pooling: keep the share mu of the features that lie nearest to learned prototypes.
 
     $$g = \sum_j p_j f_j, \qquad p_j = \frac{\sigma(\tau + l_j)}{n\mu}, \qquad
@@ -24,120 +28,111 @@ class GSP(Pooling):
     attributes, `is_ready` false); then a greedy k-centre cover of the memory becomes the prototypes, in place, so that
     an optimiser built earlier goes on to train them. All of that state is in buffers and travels in the state dict.
 
+    With `role=background` the prototypes stand for the clutter instead: the share mu nearest to them is dropped, and
+    the weights are those of what stays behind, $(1/n - \mu p_j) / (1 - \mu)$.
+
     Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023.
 
     Args:
         width: Size of the features.
         prototypes: Number of prototypes m.
-        mu: Share of the features to keep, in (0, 1].
+        mu: Share of the features that goes to the prototypes, in (0, 1].
         eps: Sharpness of the selection: 0 is average pooling, large a hard choice of the nearest features.
         memory: Embeddings to collect before the prototypes are set from them; at least twice `prototypes`.
+        role: Whether what is near the prototypes is kept (foreground) or dropped (background).
+        learn_mu: Train mu, as the sigmoid of a parameter.
+        learn_eps: Train eps, as the exponential of a parameter.
     """
 
     pools: ClassVar[Literal["raw", "projected"]] = "projected"
     has_attributes: ClassVar[bool] = True
-    memory: Tensor
-    filled: Tensor
-    ready: Tensor
 
     def __init__(
-        self, width: int, *, prototypes: int = 64, mu: float = 0.3, eps: float = 5.0, memory: int = 1024
+        self,
+        width: int,
+        *,
+        prototypes: int = 64,
+        mu: float = 0.3,
+        eps: float = 5.0,
+        memory: int = 1024,
+        role: Role = "foreground",
+        learn_mu: bool = False,
+        learn_eps: bool = False,
     ) -> None:
-        super().__init__()
-        if not 0 < mu <= 1:
-            raise ValueError(f"GSP keeps a share mu of the features, which must be in (0, 1], got {mu}")
-        if not 0 <= eps < math.inf:
-            raise ValueError(f"the sharpness eps of GSP must be finite and not negative, got {eps}")
-        if prototypes < 1:
-            raise ValueError(f"GSP needs at least one prototype, got {prototypes}")
-        if memory < 2 * prototypes:
-            raise ValueError(f"GSP needs a memory of at least twice its {prototypes} prototypes, got {memory}")
-        self.mu, self.eps = mu, eps
-        self.prototypes = nn.Parameter(nn.init.xavier_uniform_(torch.empty(prototypes, width)))
-        self.register_buffer("memory", torch.zeros(memory, width))
-        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
-        # What `filled` and `ready` hold, known on the host too: to look at the buffers would wait for the device.
-        self._known_filled, self._known_ready = 0, False
-        self._captured_rows = 0
-        self.register_load_state_dict_post_hook(_read_state)  # type: ignore[no-untyped-call]
+        check_numbers("GSP", mu, eps)
+        if mu == 1 and (learn_mu or role == "background"):
+            raise ValueError(f"mu must be below 1 to be {'learned' if learn_mu else 'dropped'}, got {mu}")
+        if eps == 0 and learn_eps:
+            raise ValueError("the sharpness eps must be above 0 to be learned, got 0")
+        super().__init__(width, prototypes, memory)
+        self.role = role
+        self._mu, self._eps = mu, eps
+        self.mu_logit = nn.Parameter(torch.tensor(math.log(mu / (1 - mu)))) if learn_mu else None
+        self.log_eps = nn.Parameter(torch.tensor(math.log(eps))) if learn_eps else None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the prototypes have been set from data."""
-        return self._known_ready
+    def mu(self) -> Tensor | float:
+        """The share of the features that goes to the prototypes; a scalar tensor where it is learned."""
+        return self._mu if self.mu_logit is None else self.mu_logit.sigmoid()
 
     @property
-    def phase(self) -> bool:
-        """What `forward` computes changes when the prototypes are ready."""
-        return self._known_ready
+    def eps(self) -> Tensor | float:
+        """The sharpness of the selection; a scalar tensor where it is learned."""
+        return self._eps if self.log_eps is None else self.log_eps.exp()
 
-    def advance(self) -> None:
-        """Do on the host what a replay of a captured `forward` left to it: count, and set the prototypes when full."""
-        if not self._known_ready:
-            self._count(self._captured_rows)
+    def pool(
+        self, features: Tensor, mask: Tensor | None = None, mu: Tensor | None = None, prior: Tensor | None = None
+    ) -> Pooled:
+        """Pool tokens (B, n, d).
 
-    def pool(self, features: Tensor, mask: Tensor | None) -> Pooled:
-        """Pool tokens (B, n, d)."""
+        Args:
+            features: Local features.
+            mask: (B, n) bool, true for the features that count; default all.
+            mu: (B,) a share for each image, in place of the layer's own.
+            prior: (B, n) mass of each feature before any selection, not negative; default the same for all.
+        """
+        share = self.mu if mu is None else mu
         if self.is_ready:
-            return Pooled(*gsp(features, self.prototypes, self.mu, self.eps, mask))
+            result = Pooled(*gsp(features, self.prototypes, share, self.eps, mask, prior))
+            return result if self.role == "foreground" else left_behind(features, result, share, mask, prior)
         pooled, weights = masked_mean(features, mask)
         if self.training:
-            self._collect(pooled)
+            self.collect(pooled)
         return Pooled(pooled, weights, weights.new_zeros(len(pooled), len(self.prototypes)))
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it changes state on the host, which guards would follow
-    @torch.no_grad()
-    def _collect(self, embeddings: Tensor) -> None:
-        """Remember average-pooled embeddings (B, d); once the memory is full, set the prototypes from it."""
-        rows = _gather_processes(clip_norm(embeddings.to(self.memory.dtype)))
-        if len(rows) == 0:
-            return
-        # Every place of the memory looks for its row, so that where they go is decided on the device.
-        source = torch.arange(len(self.memory), device=rows.device) - self.filled
-        fresh = (source >= 0) & (source < len(rows))
-        source = source.clamp(min=0, max=len(rows) - 1)
-        self.memory.copy_(torch.where(fresh[:, None], rows[source], self.memory))
-        self.filled.add_(len(rows)).clamp_(max=len(self.memory))
-        if _is_capturing(rows):
-            self._captured_rows = len(rows)  # nothing was computed yet; each replay is counted by `advance`
-        else:
-            self._count(len(rows))
-
-    @torch.no_grad()
-    def _count(self, rows: int) -> None:
-        """Note that the memory got rows; once it is full, set the prototypes from it."""
-        self._known_filled = min(self._known_filled + rows, len(self.memory))
-        if self._known_filled == len(self.memory):
-            # As in the original code the first m rows only repel: the prototypes cover what those leave uncovered.
-            count = len(self.prototypes)
-            first, rest = self.memory[:count], self.memory[count:]
-            self.prototypes.copy_(rest[greedy_k_centre(rest, count, centres=first)])
-            self.ready.fill_(True)
-            self._known_ready = True
 
     def extra_repr(self) -> str:
         """Describe the layer in `repr`."""
         count, width = self.prototypes.shape
-        return f"width={width}, prototypes={count}, mu={self.mu}, eps={self.eps}, ready={self.is_ready}"
+        return f"width={width}, prototypes={count}, mu={self._mu}, eps={self._eps}, ready={self.is_ready}"
 
 
-def _read_state(module: nn.Module, _incompatible_keys: Any) -> None:
-    # Read once, here, so that a loaded layer compiles to one graph and its steps need not wait for the device.
-    assert isinstance(module, GSP)
-    if not module.ready.is_meta:
-        module._known_filled, module._known_ready = int(module.filled), bool(module.ready)
+def check_numbers(name: str, mu: float, eps: float) -> None:
+    """Refuse a share or a sharpness out of range."""
+    if not 0 < mu <= 1:
+        raise ValueError(f"{name} moves a share mu of the features, which must be in (0, 1], got {mu}")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"the sharpness eps of {name} must be finite and not negative, got {eps}")
 
 
-def _is_capturing(tensor: Tensor) -> bool:
-    """Whether work on this tensor is being recorded into a CUDA graph instead of done."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+def left_behind(
+    features: Tensor, moved: Pooled, mu: Tensor | float, mask: Tensor | None = None, prior: Tensor | None = None
+) -> Pooled:
+    r"""Pool what transport leaves behind: with $q_j = 1/n$, or the prior, and $p$ the weights of what is moved,
 
+    $$g = \sum_j \frac{\rho_j}{1 - \mu} f_j, \qquad \rho_j = q_j - \mu p_j.$$
 
-def _gather_processes(rows: Tensor) -> Tensor:
-    """Collect the rows of all processes, so that every process sets the same prototypes."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return rows
-    parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
+    Reference: appendix B of "Generalized Sum Pooling for Metric Learning", ICCV 2023.
+
+    Args:
+        features: (B, n, d).
+        moved: What [`gsp`][winnow.functional.gsp] returned for them; its attributes are passed on.
+        mu: The share that was moved, below 1: a number, a scalar tensor, or one value per image.
+        mask: (B, n) bool, true for the features that count; default all.
+        prior: (B, n), if `gsp` was given one.
+    """
+    assert moved.weights is not None
+    x = counted(features, mask)
+    share = mu.to(x.dtype).reshape(-1, 1) if isinstance(mu, Tensor) else mu
+    masses = uniform_weights(x, mask) if prior is None else normalise_prior(prior.to(x.dtype), mask)
+    weights = (masses - share * moved.weights).clamp(min=0) / (1 - share)  # rounding alone makes any of them negative
+    return Pooled(weighted_sum(x, weights).to(features.dtype), weights, moved.attributes)

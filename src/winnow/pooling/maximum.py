@@ -11,6 +11,14 @@ from winnow.functional import Pooled
 from winnow.pooling.base import Pooling
 
 
+def maximum(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    r"""Return $\max_j f_{jk}$ (B, d) of tokens (B, n, d), and the share of channels that is largest at each (B, n)."""
+    kept = features if mask is None else features.masked_fill(~mask[..., None], -torch.inf)
+    pooled, winner = kept.max(dim=1)
+    share = torch.full((1, 1), 1 / features.shape[2], device=features.device).expand(winner.shape)
+    return pooled, torch.zeros(features.shape[:2], device=features.device).scatter_add(1, winner, share)
+
+
 class GMP(Pooling):
     r"""Global max pooling: each channel takes its largest value.
 
@@ -21,11 +29,7 @@ class GMP(Pooling):
 
     def pool(self, features: Tensor, mask: Tensor | None) -> Pooled:
         """Take the maximum of tokens (B, n, d) in each channel."""
-        kept = features if mask is None else features.masked_fill(~mask[..., None], -torch.inf)
-        pooled, winner = kept.max(dim=1)
-        share = torch.full((1, 1), 1 / features.shape[2], device=features.device).expand(winner.shape)
-        weights = torch.zeros(features.shape[:2], device=features.device).scatter_add(1, winner, share)
-        return Pooled(pooled, weights, None)
+        return Pooled(*maximum(features, mask), None)
 
 
 class ProjectedGMP(GMP):

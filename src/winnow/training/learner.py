@@ -146,4 +146,7 @@ def check_parts(config: Config) -> None:
     batch = config.train.classes_per_batch * config.train.samples_per_class
     with torch.device("meta"):  # takes no memory and draws no random numbers
         for name, registry in REGISTRIES.items():
-            registry.build(getattr(config, name), width=config.dim, num_classes=2, batch=batch)
+            registry.build(
+                getattr(config, name), width=config.dim, dim=config.dim, positions=1, num_classes=2, batch=batch
+            )
+    POOLINGS[config.pooling["name"]].local_width(config.dim, config.pooling)
