@@ -76,7 +76,7 @@ def slow_mhe(rows: Rows, *, s: int) -> float:
 
 SLOW: dict[str, tuple[Callable[..., float], list[dict[str, Any]]]] = {
     "none": (lambda rows: 0.0, []),
-    "r1": (slow_r1, [{"toward": "farthest"}, {"measure": "distance", "gamma": 3.0}, {"delta": 0.2}, {"gamma": 0.0},
+    "r1": (slow_r1, [{"toward": "nearest"}, {"measure": "distance", "gamma": 3.0}, {"delta": 0.2}, {"gamma": 0.0},
                      {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
     "r2": (slow_r2, [{"toward": "farthest", "t": 3.0}, {"measure": "distance", "t": 3.0}, {"delta": 0.5}, {"t": 0.0},
                      {"measure": "distance", "toward": "farthest", "delta": -1.75}]),

@@ -31,13 +31,13 @@ class R1(CentreRegulariser):
     def __init__(
         self,
         *,
-        toward: Toward = "nearest",
+        toward: Toward = "farthest",
         gamma: float = 10.0,
         delta: float | None = None,
         measure: Measure = "cosine",
         of: Of = "auto",
         sample: int | None = None,
-        weight: float = 1.0,
+        weight: float = 10.0,
     ) -> None:
         super().__init__(weight=weight, of=of, sample=sample)
         if gamma < 0:
