@@ -229,6 +229,9 @@ def test_an_explanation_holds_the_image_and_every_map(tmp_path):
     with Image.open(path) as two:
         assert two.width > 1.3 * narrow[0]
         assert two.height == narrow[1]
+    save_explanation(path, image, {f"pooling {i}": peaked() for i in range(8)})
+    with Image.open(path) as many:
+        assert many.height > 1.8 * narrow[1]  # in two rows
     save_explanation(tmp_path / "explained.svg", image, {"GSP": peaked()})
     with pytest.raises(DataError, match="no heat map"):
         save_explanation(path, image, {})

@@ -3,39 +3,82 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from winnow.errors import ModelError
+from winnow.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from winnow.models import Embedder
+    from winnow.models.embedder import Explanation
 
 
 def explain(
-    run: Path = typer.Argument(..., metavar="RUN", help="A run folder of `winnow train`, or a saved model."),
-    images: list[Path] = typer.Argument(..., metavar="IMAGE...", help="Images to look at."),
+    words: list[Path] = typer.Argument(
+        ...,
+        metavar="RUN... IMAGE...",
+        help="Run folders of `winnow train`, or saved models; then images to look at.",
+    ),
     out_folder: Path = typer.Option(Path("explained"), "--out", help="Folder for the PNG files."),
 ) -> None:
-    """Draw what a model looks at: its pooling weights as a heat map over each image."""
+    """Draw what a model looks at: its pooling weights as a heat map over each image.
+
+    Several runs are drawn side by side, one picture for each image.
+    """
     from winnow.cli.console import say
     from winnow.files import make_folder
-    from winnow.models import Embedder
     from winnow.report.heatmap import save_explanation
+
+    runs, images = part(words)
+    models = load(runs)
+    if not images:
+        raise ConfigError(f"name an image after {runs[-1]}")
+    seen = {title: model.explain(list(images)) for title, model in models.items()}
+    without = [title for title, explanations in seen.items() if explanations[0].weights is None]
+    shown: dict[str, list[Explanation]] = {title: each for title, each in seen.items() if title not in without}
+    if not shown:
+        raise ModelError(f"{', '.join(without)} pooling has no weights over the image to show")
+    if without:
+        say(f"{', '.join(without)}: no weights over the image to show")
+    make_folder(out_folder)
+    taken: set[Path] = set()
+    for number, path in enumerate(images):
+        target = free_name(out_folder, path.stem, taken)
+        first = next(iter(shown.values()))[number].image
+        maps = {title: each[number].weights for title, each in shown.items()}
+        below = {title: each[number].image for title, each in shown.items()}
+        save_explanation(target, first, {t: w for t, w in maps.items() if w is not None}, below=below)
+        say(target)
+
+
+def part(words: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Part runs from images: the first word is a run, and so are the folders that follow it."""
+    count = next((i for i, word in enumerate(words[1:], 1) if not word.is_dir()), len(words))
+    return words[:count], words[count:]
+
+
+def load(runs: list[Path]) -> dict[str, Embedder]:
+    """Load models by what they are called in a picture: their pooling, and the run's name where that is not enough."""
+    from winnow.cli.console import say
+    from winnow.models import Embedder
     from winnow.training import RunFolder
 
-    folder = RunFolder(run)
-    if folder.config_file.is_file():
-        folder.check_finished()
-    embedder = Embedder.from_pretrained(run)
-    if not embedder.is_ready:
-        say("The prototypes were never set from data: this model pools by plain average, so all weights are equal.")
-    make_folder(out_folder)
-    name = embedder.config.pooling["name"].upper()
-    taken: set[Path] = set()
-    for path, seen in zip(images, embedder.explain(list(images)), strict=True):
-        if seen.weights is None:
-            raise ModelError(f"{name} pooling has no weights over the image to show")
-        target = free_name(out_folder, path.stem, taken)
-        save_explanation(target, seen.image, {name: seen.weights})
-        say(target)
+    models = []
+    for run in runs:
+        folder = RunFolder(run)
+        if folder.config_file.is_file():
+            folder.check_finished()
+        models.append(Embedder.from_pretrained(run))
+        if not models[-1].is_ready:
+            which = f"The prototypes of {run}" if len(runs) > 1 else "The prototypes"
+            say(f"{which} were never set from data: this model pools by plain average, so all weights are equal.")
+    names = [model.config.pooling["name"].upper() for model in models]
+    if len(set(names)) < len(names):
+        names = [f"{name}, {run.name}" for name, run in zip(names, runs, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{number}: {name}" for number, name in enumerate(names, 1)]
+    return dict(zip(names, models, strict=True))
 
 
 def free_name(folder: Path, stem: str, taken: set[Path]) -> Path:

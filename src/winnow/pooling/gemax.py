@@ -42,7 +42,10 @@ def generalized_max(features: Tensor, ridge: float, mask: Tensor | None = None) 
 def _solve(gram: Tensor, ridge: float, right: Tensor) -> Tensor:
     gram = gram + ridge * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     # cholesky_ex, because cholesky would wait for the device only to check what ridge > 0 guarantees.
-    return torch.cholesky_solve(right[:, :, None], torch.linalg.cholesky_ex(gram).L).squeeze(2)
+    root = torch.linalg.cholesky_ex(gram).L
+    half = torch.linalg.solve_triangular(root, right[:, :, None], upper=False)
+    solution: Tensor = torch.linalg.solve_triangular(root.mT, half, upper=True)
+    return solution.squeeze(2)
 
 
 class GeMax(Pooling):

@@ -21,6 +21,7 @@ FULL_SCALE = 4.0
 _COLOUR_MAP = "inferno"
 _OPACITY = 0.54
 _SATURATION = 0.25
+_COLUMNS = 6
 
 
 def relative_weights(weights: Weights, uniform: float | None = None) -> npt.NDArray[np.float64]:
@@ -80,7 +81,9 @@ def overlay(
 
 
 @styled
-def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, Weights]) -> None:
+def save_explanation(
+    path: str | Path, image: Image.Image, maps: Mapping[str, Weights], *, below: Mapping[str, Image.Image] | None = None
+) -> None:
     """Write a picture of an image beside its heat maps, with a colour bar.
 
     The maps share one scale that reaches to their heaviest place (2 to 8 times the average), so that a gentle selection
@@ -90,6 +93,7 @@ def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, We
         path: The file to write; its ending says how, such as .png.
         image: The image.
         maps: Title of each heat map to its (h, w) pooling weights.
+        below: What each heat map lies over, where models see different crops; default the image.
     """
     if not maps:
         raise DataError("there is no heat map to save")
@@ -98,14 +102,16 @@ def save_explanation(path: str | Path, image: Image.Image, maps: Mapping[str, We
 
     heaviest = max(float(relative_weights(each).max()) for each in maps.values())
     full = float(np.clip(np.ceil(2 * heaviest) / 2, 2, 8))
-    overlays = {name: overlay(image, each, full_scale=full) for name, each in maps.items()}
+    under = {name: image for name in maps} if below is None else below
+    overlays = {name: overlay(under[name], each, full_scale=full) for name, each in maps.items()}
     pictures = {"Image": image.convert("RGB"), **overlays}
-    side = 2.6
-    figure = new_figure(side * len(pictures) + 0.9, side * min(2.0, image.height / image.width) + 0.4)
-    grid = figure.add_gridspec(1, len(pictures))
+    side, columns = 2.6, min(len(pictures), _COLUMNS)
+    rows = -(-len(pictures) // columns)
+    figure = new_figure(side * columns + 0.9, (side * min(2.0, image.height / image.width) + 0.4) * rows)
+    grid = figure.add_gridspec(rows, columns)
     every = []
-    for column, (title, picture) in enumerate(pictures.items()):
-        axes = figure.add_subplot(grid[0, column])
+    for place, (title, picture) in enumerate(pictures.items()):
+        axes = figure.add_subplot(grid[divmod(place, columns)])
         axes.imshow(np.asarray(picture), interpolation="lanczos")
         axes.set_title(title, loc="center")
         axes.set_axis_off()

@@ -1,0 +1,85 @@
+"""`winnow explain` with one run and with several side by side."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from winnow import Embedder
+from winnow.cli.explain import part
+from winnow.cli.main import app
+from winnow.errors import ConfigError, ModelError
+from winnow.pooling import POOLINGS
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone .* starts from random weights")
+
+
+def explain(*words: object) -> Result:
+    return CliRunner().invoke(app, ["explain", *map(str, words)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save("cat.png")
+    Image.fromarray(pixels[::-1]).save("dog.png")
+    return tmp_path
+
+
+def model(name: str, pooling: str, size: int = 32, **settings: object) -> str:
+    torch.manual_seed(0)
+    tree = {
+        "backbone": {"name": "resnet20", "weights": "random"}, "image": {"resize": size, "crop": size}, "dim": 8,
+        "pooling": {"name": pooling, **settings},
+    }  # fmt: skip
+    Embedder.create(tree).save_pretrained(name)
+    return name
+
+
+def width(file: str) -> int:
+    with Image.open(file) as image:
+        return image.width
+
+
+def test_every_pooling_with_weights_is_explained_side_by_side(folder: Path) -> None:
+    names = [name for name in POOLINGS if POOLINGS[name].has_weights]
+    shown = explain(*(model(name, name) for name in names), "cat.png", "dog.png")
+    assert shown.exit_code == 0, shown.output
+    assert {file.name for file in (folder / "explained").iterdir()} == {"cat.png", "dog.png"}
+    alone = explain("gmp", "cat.png", "--out", "alone")
+    assert alone.exit_code == 0, alone.output
+    assert width("explained/cat.png") > 2 * width("alone/cat.png")
+
+
+def test_poolings_without_weights_are_left_out_and_named(folder: Path) -> None:
+    without = model("vlad", "netvlad")
+    assert "NETVLAD: no weights over the image to show" in explain(without, model("gmp", "gmp"), "cat.png").output
+    assert isinstance(refused := explain(without, "cat.png").exception, ModelError)
+    assert "NETVLAD pooling has no weights" in str(refused)
+
+
+def test_models_of_one_pooling_are_told_apart_and_crops_may_differ(folder: Path) -> None:
+    runs = [model("fine", "gap", size=40), model("coarse", "gap", size=32), model("x/fine", "gap")]
+    assert explain(*runs, "cat.png").exit_code == 0
+
+
+def test_prototypes_never_set_are_told_for_each_model(folder: Path) -> None:
+    said = explain(model("a", "gsp", prototypes=4, memory=8), model("b", "gap"), "cat.png").output
+    assert "The prototypes of a were never set" in said
+    assert "The prototypes of b" not in said
+
+
+def test_an_image_is_needed(folder: Path) -> None:
+    assert isinstance(refused := explain(model("a", "gap")).exception, ConfigError)
+    assert "name an image after a" in str(refused)
+
+
+def test_folders_are_runs_and_the_rest_are_images(folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    words = [Path(word) for word in ("missing", "a", "b", "cat.png", "a")]
+    assert part(words) == (words[:3], words[3:])
