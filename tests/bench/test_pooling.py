@@ -102,9 +102,16 @@ def test_pot_is_left_out_with_a_note_where_it_is_missing(monkeypatch: pytest.Mon
 def test_the_memory_floor_reads_features_twice_and_writes_their_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy reads and writes every byte: two gibibytes moved in 2 s here, so a byte takes 2^-30 s."""
     monkeypatch.setattr(module, "measure_graph", lambda work, **_: Timing((work() or 4e-6,)))
+
+    def kernels(work, *, repeats, within):
+        work()
+        return {name: Timing((1e-6,)) for name in ("pool_kernel", "fill") if within(name)}
+
+    monkeypatch.setattr(module, "kernel_timings", kernels)
     tasks = [made_up_task(SMALL, CPU), made_up_task(SMALL, CPU, seed=1)]
     rivals = {AGAINST: ways.winnow, "average pooling": ways.average}
     rows = {row.rival: row for row in module._replayed(SMALL, tasks, rivals, 1, Timing((2.0,)))}
+    assert [name for name in rows if "kernel" in name] == ["its pool kernel alone"]
     floor = rows["memory floor"].timing.median
     assert floor == pytest.approx(3 * tasks[0].features.nbytes / 2**30)
     assert rows["winnow, replayed"].timing.median == pytest.approx(2e-6)  # one of the two tasks in the graph

@@ -87,7 +87,8 @@ def _finish(bench: Bench, folder: Path) -> None:
     from winnow.bench import bench_table, save_bench
     from winnow.cli.console import out, say
 
-    out.print(bench_table(bench))
+    # In a file, names need not break where a narrow terminal would break them.
+    out.print(bench_table(bench), width=None if out.is_terminal else max(out.width, 150), crop=False)
     for text in bench.notes:
         say(f"note: {text}")
     say(f"figures: {save_bench(bench, folder)}")
