@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from winnow.registry import REQUIRED, Registry
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench"
+KERNEL = re.compile("its (.*) kernel alone")
 _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 
@@ -116,6 +117,13 @@ def _list(kind: str) -> str:
         default = " The default." if name == registry.default else ""
         lines.append(f"| [`{registry.kind}={name}`]({kind}/{name}.md) | {first}{default} |")
     return "\n".join(lines)
+
+
+def centres() -> str:
+    """Every centre regulariser, likewise."""
+    from winnow.centres import CENTRES
+
+    return _registry(CENTRES, lambda part: "")
 
 
 def poolings() -> str:
@@ -229,12 +237,32 @@ def _figures(name: str) -> str:
         lines += ["| " + " | ".join(["case", "rival", "median", "ratio", "memory", *facts]) + " |"]
         lines += ["|---|---|" + "--:|" * (3 + len(facts))]
         for row in kept["rows"]:
+            if KERNEL.fullmatch(row["rival"]):
+                continue
             ratio, memory = row["ratio"], row["peak_bytes"]
             cells = [row["case"], row["rival"], show_seconds(row["seconds"]["median"])]
             cells += ["" if ratio is None else f"{ratio:.2f}", "" if memory is None else show_bytes(memory)]
             cells += [f"{row['facts'][fact]:.4g}" if fact in row.get("facts", {}) else "" for fact in facts]
             lines.append("| " + " | ".join(map(_text, cells)) + " |")
         lines += ["", f"Ratios are to {kept['against']}.", *kept["notes"], ""]
+    return "\n".join(lines)
+
+
+def profile() -> str:
+    """What each kernel of the fused pooling takes, case by case."""
+    kept = json.loads((RESULTS / "pooling-cuda.json").read_text())
+    cases: dict[str, dict[str, float]] = {}
+    for row in kept["rows"]:
+        if found := KERNEL.fullmatch(row["rival"]):
+            cases.setdefault(row["case"], {})[found[1]] = row["seconds"]["median"]
+        elif row["rival"] in ("winnow", "winnow, replayed", "memory floor"):
+            cases.setdefault(row["case"], {})[row["rival"]] = row["seconds"]["median"]
+    names = ["prototypes", "scores", "pool", "weights gradient", "gradient", "unclip"]
+    names = ["winnow", "winnow, replayed", *names, "memory floor"]
+    lines = ["Microseconds:", "", "| " + " | ".join(["case", *names]) + " |", "|---|" + "--:|" * len(names)]
+    for case, found in cases.items():
+        cells = [f"{found[name] * 1e6:.3g}" if name in found else "" for name in names]
+        lines.append("| " + " | ".join([case, *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -271,9 +299,12 @@ def _text(text: str, *, code: bool = False) -> str:
 WRITERS: dict[str, Callable[[], str]] = {
     "config": config,
     **{kind: partial(_list, kind) for kind in PAGED},
+    "centres": centres,
     "poolings": poolings,
     "commands": commands,
     "exits": exits,
     "evaluation": lambda: _figures("evaluate"),
     "pooling": lambda: _figures("pooling"),
+    "profile": profile,
+    "training": lambda: _figures("train"),
 }
