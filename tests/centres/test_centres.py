@@ -76,10 +76,10 @@ def slow_mhe(rows: Rows, *, s: int) -> float:
 
 SLOW: dict[str, tuple[Callable[..., float], list[dict[str, Any]]]] = {
     "none": (lambda rows: 0.0, []),
-    "r1": (slow_r1, [{"toward": "nearest"}, {"measure": "distance", "gamma": 3.0}, {"delta": 0.2}, {"gamma": 0.0},
-                     {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
-    "r2": (slow_r2, [{"toward": "farthest", "t": 3.0}, {"measure": "distance", "t": 3.0}, {"delta": 0.5}, {"t": 0.0},
-                     {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
+    "r1": (slow_r1, [{"toward": "nearest"}, {"measure": "distance", "toward": "nearest", "gamma": 3.0}, {"gamma": 0.0},
+                     {"toward": "nearest", "delta": 0.2}, {"measure": "distance", "delta": -1.75}]),
+    "r2": (slow_r2, [{"measure": "cosine", "t": 3.0}, {"toward": "nearest", "t": 3.0}, {"t": 0.0}, {"delta": -1.75},
+                     {"measure": "cosine", "toward": "nearest", "delta": 0.5}]),
     "hard": (slow_hard, [{"toward": "farthest"}, {"measure": "distance", "k": 2}, {"delta": 0.2, "k": 3},
                          {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
     "uniformface": (slow_uniformface, [{"offset": 0.0}]),
@@ -234,7 +234,7 @@ def test_energies_are_functions_of_power_means(seed: int, count: int) -> None:
     torch.testing.assert_close(UniformFace()(x), 1 / power_mean(d + 1, -1.0))
     torch.testing.assert_close(UniformFace(offset=0.0)(x), 1 / power_mean(d, -1.0))
     # What the document's Eq. 10 bounds from below is the harmonic mean itself: R2 on distances.
-    torch.testing.assert_close(R2(measure="distance", t=1.0)(x), -1 / UniformFace(offset=0.0)(x))
+    torch.testing.assert_close(R2(toward="nearest", t=1.0)(x), -1 / UniformFace(offset=0.0)(x))
 
 
 DEGENERATE: dict[str, tuple[Tensor, Tensor | None, Tensor | None]] = {

@@ -16,7 +16,9 @@ class R2(CentreRegulariser):
 
     with $+t$ toward the nearest and $-t$ toward the farthest; with distances it is $-M_{\mp t}\{d_{ij}\}$ in place of
     $M_{\pm t}$. Without $\delta$ there is no $[\cdot]_+$. Powers need positive numbers, hence $(1 + s) / 2$ for the
-    cosine $s$; numbers below $10^{-4}$ count as that. Reference: document 004, Eqs. 8 to 10.
+    cosine $s$; numbers below $10^{-4}$ count as that. Toward the farthest use distances: of one opposite pair
+    $(1 + s) / 2$ is 0, which decides a mean with a negative exponent by itself.
+    Reference: document 004, Eqs. 8 to 10.
 
     Args:
         toward: Whether the "nearest" or the "farthest" pairs weigh most.
@@ -31,13 +33,13 @@ class R2(CentreRegulariser):
     def __init__(
         self,
         *,
-        toward: Toward = "nearest",
+        toward: Toward = "farthest",
         t: float = 10.0,
         delta: float | None = None,
-        measure: Measure = "cosine",
+        measure: Measure = "distance",
         of: Of = "auto",
         sample: int | None = None,
-        weight: float = 1.0,
+        weight: float = 10.0,
     ) -> None:
         super().__init__(weight=weight, of=of, sample=sample)
         if t < 0:
