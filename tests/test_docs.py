@@ -14,6 +14,7 @@ import pytest
 import typer
 import yaml
 
+from winnow.centres import CENTRES
 from winnow.cli.main import app
 from winnow.losses import LOSSES
 from winnow.mining import MINING
@@ -158,7 +159,7 @@ def test_generated_pages_are_complete(site):
             names = [*(p.name for p in registry.parameters(part)), *(f"preset={p}" for p in registry.presets(part))]
             for named in names:
                 assert f"<code>{registry.kind}.{named}</code>" in html
-    for registry, page in ((POOLINGS, "poolings"),):
+    for registry, page in ((POOLINGS, "poolings"), (CENTRES, "centres")):
         html = (site / f"reference/{page}.html").read_text()
         for part in registry:
             assert f'id="{part}"' in html

@@ -27,7 +27,7 @@ class MHE(CentreRegulariser):
     """
 
     def __init__(
-        self, *, s: Literal[0, 1, 2] = 2, of: Of = "auto", sample: int | None = None, weight: float = 1.0
+        self, *, s: Literal[0, 1, 2] = 2, of: Of = "auto", sample: int | None = None, weight: float = 0.1
     ) -> None:  # fmt: skip
         super().__init__(weight=weight, of=of, sample=sample)
         self.s = s

@@ -25,7 +25,7 @@ class UniformFace(CentreRegulariser):
     """
 
     def __init__(
-        self, *, offset: float = 1.0, of: Of = "auto", sample: int | None = None, weight: float = 1.0
+        self, *, offset: float = 1.0, of: Of = "auto", sample: int | None = None, weight: float = 0.3
     ) -> None:  # fmt: skip
         super().__init__(weight=weight, of=of, sample=sample)
         if offset < 0:
