@@ -15,7 +15,7 @@ import torch
 
 from tests.conftest import TINY, MakeFolder
 from winnow.errors import ConfigError, ModelError, TrainingError
-from winnow.models import Head
+from winnow.models import Embedder, Head
 from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
 from winnow.training.config import Config
 from winnow.training.inputs import FeatureInputs
@@ -220,7 +220,7 @@ def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
 
 
 def test_zsr_needs_a_pooling_with_attributes() -> None:
-    with pytest.raises(ConfigError, match=r"needs a pooling with attributes \(gsp\), not gap"):
+    with pytest.raises(ConfigError, match=r"needs a pooling with attributes \(gsp, .*\), not gap"):
         build_learner(small_config("pooling=gap", "zsr=0.1"), Head(16, 8, {"name": "gap"}), num_classes=10)
 
 
@@ -271,3 +271,50 @@ def test_a_run_killed_by_sigkill_and_resumed_is_bit_identical(
 def _untimed(folder: RunFolder) -> list[dict[str, Any]]:
     history = folder.load(folder.checkpoint_file)["progress"]["history"]
     return [{k: v for k, v in entry.items() if k != "seconds"} for entry in history]
+
+
+def test_the_backbone_waits_while_the_rest_warms_up(tmp_path: Path) -> None:
+    words = [*TINY, "backbone.train=full", "train.device=cpu", "train.warm_up=3", "train.steps=8", "train.patience=99"]
+    config = resolve_config(load_config(None, [*words, "loss=proxy_anchor"]))
+
+    def make(folder: RunFolder | None = None) -> Trainer:
+        torch.manual_seed(0)
+        learner = build_learner(config, Embedder.create(config), num_classes=4)
+        images = torch.rand(24, 3, 32, 32)
+        labels = np.repeat(np.arange(4), 6)
+        inputs = FeatureInputs(images, labels, [str(i) for i in range(24)], torch.device("cpu"))
+        return Trainer(config, learner, inputs, inputs, folder=folder)
+
+    trainer = make()
+    before = weights(trainer)
+
+    def moved(part: str) -> bool:
+        return any(
+            not torch.equal(before[name], parameter)
+            for name, parameter in trainer.learner.named_parameters()
+            if name.startswith(part)
+        )
+
+    trainer.wrapped.train()
+    for step in range(3):
+        trainer.take_step(step)
+    assert not moved("model.backbone")
+    assert moved("model.head")
+    assert moved("references")
+    trainer.take_step(3)
+    assert moved("model.backbone")
+
+    whole = make()
+    whole.fit()
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    broken = make(folder)
+    pieces = broken.pieces()
+    while broken.progress.step < 6:  # two steps beyond the checkpoint of step 4
+        next(pieces)
+    assert broken.writer is not None
+    broken.writer.wait()
+    resumed = make(folder)
+    resumed.restore()
+    resumed.fit()
+    assert same(weights(whole), weights(resumed))

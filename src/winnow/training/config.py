@@ -88,6 +88,9 @@ class TrainConfig(Section):
     optimizer: Literal["adam", "adamw"] = Field(
         "adam", description="adamw shrinks the weights themselves where adam adds an L2 penalty to the gradient"
     )
+    warm_up: int = Field(
+        0, ge=0, description="first steps in which the backbone does not learn, for parts that start at random"
+    )
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, share of lr to shrink by with adamw")
     clip: float = Field(10.0, gt=0, description="largest norm of the whole gradient")
     eval_every: int | None = Field(

@@ -74,7 +74,7 @@ class Step:
     ) -> None:
         self._fabric, self._learner, self._optimizer = fabric, learner, optimizer
         self._clip, self._watch_norm, self._capture = clip, watch_norm, capture
-        self._advancing = advancing(learner)
+        self._advancing, self._parameters = advancing(learner), list(learner.parameters())
         self._replays: dict[Hashable, Callable[[], None]] = {}
         self._warmed: Counter[Hashable] = Counter()
         self._inputs: Tensor | None = None
@@ -97,7 +97,7 @@ class Step:
             self._compute(fill(None), numbers.to(self._fabric.device, non_blocking=True))
             return
         inputs, numbers = self._load(fill, numbers)
-        phase = tuple(module.phase for module in self._advancing)
+        phase = self._phase()
         if phase not in self._replays:
             if self._warmed[phase] < WARM_UP:
                 self._warmed[phase] += 1
@@ -112,7 +112,12 @@ class Step:
 
     def again(self) -> None:
         """Repeat the captured step on the batch that is in place, as a benchmark of fixed tensors does."""
-        self._replays[tuple(module.phase for module in self._advancing)]()
+        self._replays[self._phase()]()
+
+    def _phase(self) -> Hashable:
+        """Return what decides which kernels a step launches: the modules' phases, and which parameters learn."""
+        learn = tuple(parameter.requires_grad for parameter in self._parameters)
+        return tuple(module.phase for module in self._advancing), learn
 
     def read_losses(self, steps: int) -> dict[str, float]:
         """Return the mean of every term over the last steps and begin anew; waits for the device."""

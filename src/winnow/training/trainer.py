@@ -98,6 +98,8 @@ class Trainer:
             self.fabric, self.wrapped, self.optimizer, clip=settings.clip, watch_norm=not scaled(config),
             capture=self.lane.capture if self.graphed else None,
         )  # fmt: skip
+        whole = learner.model if isinstance(learner.model, Embedder) else None
+        self._waiting = [] if whole is None else [p for p in whole.backbone.parameters() if p.requires_grad]
         self.problems = make_problems(config, learner, train, self.fabric.autocast)
         self.writer = None if folder is None else CheckpointWriter(folder, self.device)
         self.progress = RunState()
@@ -141,6 +143,8 @@ class Trainer:
         seed = seed_of(self.config.seed, step)  # all that is drawn in a step is a function of these two
         seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
+        for parameter in self._waiting:
+            parameter.requires_grad_(step >= self.config.train.warm_up)
         indices = self.sampler.batch(step)
         self.one_step.take(step, lambda out: self.train.train(indices, generator, out), self.train.labels[indices])
         self.lane.pace()
