@@ -132,8 +132,16 @@ def poolings() -> str:
 
     def facts(part: Any) -> str:
         which = {"raw": "backbone's map, and is projected after", "projected": "projected map"}[part.pools]
-        attributes = "It has prototypes and tells their attributes." if part.has_attributes else "It has no attributes."
-        return f"It pools the {which}. {attributes}"
+        if part.guided:
+            which = "backbone's map by weights from the projected one, and is projected after"
+        takes = {
+            "set": "maps of any size and tokens",
+            "grid": "maps of any size, but no tokens",
+            "fixed": "maps and tokens of the one size it was made for",
+        }[part.takes]
+        weights = "It tells the weight of every place" if part.has_weights else "It has no weights over places"
+        attributes = "and its prototypes' attributes." if part.has_attributes else "and no attributes."
+        return f"It pools the {which}. It takes {takes}. {weights} {attributes}"
 
     return _registry(POOLINGS, facts)
 
@@ -167,7 +175,12 @@ def _part(registry: Registry[Any], name: str, facts: str = "") -> Iterator[str]:
         yield f"| `{registry.kind}.{one.name}` | `{_text(kind, code=True)}` | {default} | {_text(one.meaning)} |"
     yield ""
     if presets := registry.presets(name):
-        yield from ("Presets, the documents' settings for a data set:", "", "| preset | settings |", "|---|---|")
+        yield from (
+            "Presets, the documents' settings for a data set or a comparison:",
+            "",
+            "| preset | settings |",
+            "|---|---|",
+        )
         for preset, chosen in presets.items():
             listed = ", ".join(f"`{key}={value}`" for key, value in chosen.items())
             yield f"| `{registry.kind}.preset={preset}` | {listed} |"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    words: list[Path] = typer.Argument(
+    paths: list[Path] = typer.Argument(
         ...,
         metavar="RUN... IMAGE...",
         help="Run folders of `winnow train`, or saved models; then images to look at.",
@@ -30,7 +30,7 @@ def explain(
     from winnow.files import make_folder
     from winnow.report.heatmap import save_explanation
 
-    runs, images = part(words)
+    runs, images = part(paths)
     models = load(runs)
     if not images:
         raise ConfigError(f"name an image after {runs[-1]}")
@@ -52,10 +52,10 @@ def explain(
         say(target)
 
 
-def part(words: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Part runs from images: the first word is a run, and so are the folders that follow it."""
-    count = next((i for i, word in enumerate(words[1:], 1) if not word.is_dir()), len(words))
-    return words[:count], words[count:]
+def part(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Part runs from images: the first is a run, and so are the folders that follow it."""
+    count = next((i for i, path in enumerate(paths[1:], 1) if not path.is_dir()), len(paths))
+    return paths[:count], paths[count:]
 
 
 def load(runs: list[Path]) -> dict[str, Embedder]:

@@ -91,7 +91,7 @@ class GeMeanGSP(GuidedByGSP):
     the channels.
 
     Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023; the mean is that of
-    [`gemean`](#gemean).
+    [`GeMean`][winnow.pooling.GeMean].
 
     Args:
         dim: Size of the projected features.
