@@ -29,7 +29,7 @@ TASKS: dict[str, tuple[str, list[list[str]]]] = {
             ["ruff", "format", "--check", "."],
             ["mypy"],
             ["lint-imports"],
-            ["mkdocs", "build", "--strict", "--quiet", "--site-dir", str(ROOT / "site")],
+            ["mkdocs", "build", "--strict", "--site-dir", str(ROOT / "site")],
             ["pytest", "-n", "auto", "--dist", "worksteal"],
         ],
     ),

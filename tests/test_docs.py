@@ -125,7 +125,8 @@ def test_links_to_files_resolve(page):
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    # Not --quiet: it drops the warnings that make a strict build fail.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
     return folder

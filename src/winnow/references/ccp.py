@@ -21,7 +21,7 @@ class CCP(Proxies):
 
     A problem ends when validation stalls. Its best weights become $\theta^{(k-1)}$, and every class picks its new
     proxies out of a fresh pool of $b$ embedded images by greedy k-centre, away from the proxies the last problem came
-    to. The pull towards $\theta^{(k-1)}$ is on the network's weights alone; see [CCP](../../concepts/ccp.md).
+    to. The pull towards $\theta^{(k-1)}$ is on the network's weights alone.
 
     When to use it: with a loss over pairs of images, such as `c2` or `ms`, to train against a few references of every
     class that stand for its data instead of free proxies. Training goes through several problems, each until
