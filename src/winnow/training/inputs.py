@@ -84,3 +84,30 @@ class FeatureInputs:
         if self.maps.device.type == "cpu":
             return self.maps.index_select(0, rows).pin_memory().to(self.device, non_blocking=True)
         return self.maps.index_select(0, rows.pin_memory().to(self.device, non_blocking=True))
+
+
+class PixelInputs:
+    """Grey images of one size as they are, in training as in judging.
+
+    Args:
+        pixels: (N, h, w) uint8, on the device where batches are wanted.
+        labels: (N,).
+        name: What an image is called, before its position.
+    """
+
+    def __init__(self, pixels: Tensor, labels: Labels, name: str) -> None:
+        self.pixels, self.labels, self._name = pixels, labels, name
+
+    def name(self, index: int) -> str:
+        """Return the name and the position."""
+        return f"{self._name} {index}"
+
+    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+        """Return some images; nothing about them is random."""
+        images = self.test(indices)
+        return images if out is None else out.copy_(images)
+
+    def test(self, indices: ArrayLike) -> Tensor:
+        """Return some images (B, 3, h, w) in [0, 1]."""
+        rows = torch.as_tensor(indices, dtype=torch.int64).to(self.pixels.device)
+        return (self.pixels[rows, None] / 255).expand(-1, 3, -1, -1)

@@ -1,0 +1,17 @@
+"""Studies of the documents, each a function that makes a table, a figure and a paragraph.
+
+Each study is one file and one line in `STUDIES`; `winnow study NAME` runs it and writes what it found.
+"""
+
+from collections.abc import Mapping
+
+from winnow.studies import ccp_mnist, cub_losses, losses
+from winnow.studies.base import Findings, Study, Task, write_findings
+
+STUDIES: Mapping[str, Study] = {
+    "losses": losses.study,
+    "ccp-mnist": ccp_mnist.study,
+    "cub-losses": cub_losses.study,
+}
+
+__all__ = ["STUDIES", "Findings", "Study", "Task", "write_findings"]

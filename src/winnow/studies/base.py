@@ -1,0 +1,100 @@
+"""What every study is given and what it hands back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.files import write_text
+from winnow.report.style import save
+from winnow.training.provenance import provenance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a study is asked for.
+
+    Attributes:
+        small: Minutes on two CPU cores instead of the documents' sizes.
+        data: Folder of the study's data; None for where it usually is.
+        runs: Folder of its training runs, for a study that trains several: finished ones are kept there.
+        only_finished: Train nothing more; make the table of what is there.
+        note: Told how it goes.
+    """
+
+    small: bool
+    data: Path | None = None
+    runs: Path = Path("studies/runs")
+    only_finished: bool = False
+    note: Callable[[str], None] = lambda text: None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found.
+
+    Attributes:
+        title: Of the table and the figure.
+        text: A paragraph: what was done, and what came out.
+        rows: The table.
+        figure: The picture.
+        settings: What was asked for.
+        details: Further numbers, for the JSON file alone.
+    """
+
+    title: str
+    text: str
+    rows: Sequence[Row]
+    figure: Figure
+    settings: Mapping[str, Any]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Study = Callable[[Task], Findings]
+"""The first line of its docstring says what it is."""
+
+
+def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
+    """Write NAME.csv, .md, .svg, .png and .json into a folder; return their paths.
+
+    Raises:
+        OutputError: when one cannot be written.
+    """
+    paths = {end: folder / f"{name}.{end}" for end in ("csv", "md", "svg", "png", "json")}
+    columns = list(dict.fromkeys(column for row in findings.rows for column in row))
+    table = io.StringIO()
+    writer = csv.DictWriter(table, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(findings.rows)
+    write_text(paths["csv"], table.getvalue())
+    write_text(paths["md"], f"# {findings.title}\n\n{findings.text}\n\n{markdown_rows(findings.rows, columns)}")
+    save(findings.figure, paths["svg"])
+    save(findings.figure, paths["png"])
+    content = {"name": name, "title": findings.title, **provenance(), "settings": dict(findings.settings),
+               "text": findings.text, "rows": [dict(row) for row in findings.rows], **findings.details}  # fmt: skip
+    write_text(paths["json"], json.dumps(content, indent=2) + "\n")
+    return list(paths.values())
+
+
+def markdown_rows(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Return rows as a Markdown table; numbers with three digits after the point, what is missing as a dash."""
+
+    def cell(value: Any) -> str:
+        if value is None or value == "":
+            return "–"
+        text = f"{value:.3f}" if isinstance(value, float) else str(value)
+        return text.replace("|", "\\|")
+
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    lines += ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

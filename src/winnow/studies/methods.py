@@ -1,0 +1,182 @@
+"""Comparing methods over seeds: the runs, side by side and restartable, and the table and picture they make."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.errors import ConfigError
+from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.training import Config, RunFolder, load_config
+from winnow.training.pack import Outcome, run_pack
+from winnow.training.plan import Planned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Method:
+    """Something to compare.
+
+    Attributes:
+        name: What the table calls it.
+        words: Its settings, beside those that all methods share.
+        group: Methods of one group have one colour in the picture.
+        facts: What the table says of it beside its numbers, such as what a document reports.
+    """
+
+    name: str
+    words: Sequence[str]
+    group: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods, and what all of them share.
+
+    Attributes:
+        methods: In the order of the table, which is that of training.
+        seeds: Every method is trained with each.
+        words: Settings of all methods.
+        file: A config file for all of them.
+    """
+
+    methods: Sequence[Method]
+    seeds: Sequence[int]
+    words: Sequence[str] = ()
+    file: str | None = None
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        at_once: int | None = None,
+        only_finished: bool = False,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Train what is not trained yet; return the finished runs' results by the name of their method.
+
+        Args:
+            folder: Of the runs. Those that are finished there are read, those that were begun are resumed.
+            at_once: Runs side by side.
+            only_finished: Train nothing, and read what there is.
+            note: Told of every run that ends.
+
+        Raises:
+            ConfigError: for a run that was made with other settings.
+        """
+        plan = [(method.name, self.plan(method, seed, folder)) for method in self.methods for seed in self.seeds]
+        if not only_finished:
+            run_pack([run for _, run in plan], at_once=at_once, ended=lambda outcome: note(_told(outcome)))
+        found: dict[str, list[dict[str, Any]]] = {method.name: [] for method in self.methods}
+        for name, run in plan:
+            if run.folder.result_file.is_file():
+                found[name].append(json.loads(run.folder.result_file.read_text(encoding="utf-8")))
+        return found
+
+    def plan(self, method: Method, seed: int, folder: Path) -> Planned:
+        """Return one run."""
+        config = load_config(self.file, [*self.words, *method.words, f"seed={seed}"])
+        place = RunFolder(folder / f"{_plain(method.name)}-seed{seed}")
+        if place.config_file.is_file():
+            _check_same(config, place)
+        return Planned({"method": method.name, "seed": str(seed)}, config, place)
+
+    def command(self, method: Method) -> str:
+        """Return what trains a method by hand."""
+        file = [] if self.file is None else [self.file]
+        words = [f'"{word}"' if set(word) & set("{}' ") else word for word in (*self.words, *method.words)]
+        seeds = ",".join(map(str, self.seeds))
+        return " ".join(["winnow train", *file, *words, "--each", f"seed={seeds}"])
+
+    def rows(self, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the table: means over the seeds, in percent, and their spread; what is missing, by its command."""
+        rows: list[dict[str, Any]] = []
+        for method in self.methods:
+            runs = found[method.name]
+            row: dict[str, Any] = {"method": method.name, "runs": len(runs)}
+            for name in ("MAP@R", "P@1"):
+                values = [100 * run["metrics"]["test"][name] for run in runs]
+                row[name] = round(statistics.mean(values), 2) if values else None
+                row[f"{name} sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
+            row["steps"] = round(statistics.mean(run["best_step"] for run in runs)) if runs else None
+            row |= method.facts
+            row["missing"] = "" if len(runs) == len(self.seeds) else f"`{self.command(method)}`"
+            rows.append(row)
+        if not any(row["missing"] for row in rows):
+            for row in rows:
+                del row["missing"]
+        return rows
+
+    @styled
+    def figure(self, found: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> Figure:
+        """Draw MAP@R of every method: a bar for the mean, a dot for each seed, a whisker for their deviation."""
+        shown = [method for method in self.methods if found[method.name]]
+        figure = new_figure(7.2, 0.9 + 0.27 * len(shown))
+        axes = figure.subplots()
+        colours = method_colours(dict.fromkeys(method.group for method in shown))
+        for place, method in enumerate(shown):
+            values = [100 * run["metrics"]["test"]["MAP@R"] for run in found[method.name]]
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            axes.barh(
+                place, statistics.mean(values), xerr=deviation, color=colours[method.group], alpha=0.75, height=0.7
+            )
+            axes.plot(values, [place] * len(values), ".", color=INK, markersize=3)
+        axes.set_yticks(range(len(shown)), [method.name for method in shown])
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x", visible=True)
+        axes.set_xlabel("MAP@R on unseen classes, percent")
+        axes.set_title(title)
+        if len(colours) > 1:
+            handles = [axes.barh(0, 0, color=colour) for colour in colours.values()]
+            axes.legend(handles, list(colours), loc="lower right", fontsize=8)
+        return figure
+
+
+def records(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return every run as a study's JSON file keeps it: where it comes from, its settings and its numbers."""
+    kept = ("command", "commit", "machine", "versions", "config", "metrics", "steps", "best_step", "seconds")
+    return [
+        {"method": name, "seed": run["config"]["seed"], **{key: run[key] for key in kept if key in run}}
+        for name, runs in found.items()
+        for run in runs
+    ]
+
+
+def _told(outcome: Outcome) -> str:
+    if outcome.result is None:
+        return f"{outcome.run.name}: {outcome.error}\n{outcome.trace}".rstrip()
+    test = outcome.result["metrics"].get("test", {})
+    return (
+        f"{outcome.run.name}: MAP@R {100 * test.get('MAP@R', float('nan')):.2f} after {outcome.result['steps']} steps"
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a name that every file system takes."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+
+
+def _check_same(config: Config, place: RunFolder) -> None:
+    """Refuse to take a run for one of another config; what depends on the data or machine is not set by hand."""
+    asked, made = config.model_dump(mode="json", exclude_unset=True), place.read_config().model_dump(mode="json")
+    key = _difference(asked, made)
+    if key is not None:
+        raise ConfigError(f"{place.path} was made with another {key}: choose another folder, or remove this one")
+
+
+def _difference(asked: Any, made: Any, key: str = "") -> str | None:
+    if isinstance(asked, dict) and isinstance(made, dict):
+        for name, value in asked.items():
+            found = _difference(value, made.get(name), f"{key}.{name}" if key else str(name))
+            if found is not None:
+                return found
+        return None
+    return None if asked == made else key
