@@ -80,8 +80,8 @@ SLOW: dict[str, tuple[Callable[..., float], list[dict[str, Any]]]] = {
                      {"toward": "nearest", "delta": 0.2}, {"measure": "distance", "delta": -1.75}]),
     "r2": (slow_r2, [{"measure": "cosine", "t": 3.0}, {"toward": "nearest", "t": 3.0}, {"t": 0.0}, {"delta": -1.75},
                      {"measure": "cosine", "toward": "nearest", "delta": 0.5}]),
-    "hard": (slow_hard, [{"toward": "farthest"}, {"measure": "distance", "k": 2}, {"delta": 0.2, "k": 3},
-                         {"measure": "distance", "toward": "farthest", "delta": -1.75}]),
+    "hard": (slow_hard, [{"toward": "nearest", "k": 1}, {"k": 1}, {"toward": "nearest", "measure": "distance", "k": 2},
+                         {"toward": "nearest", "delta": 0.2, "k": 3}, {"measure": "distance", "k": 1, "delta": -1.75}]),
     "uniformface": (slow_uniformface, [{"offset": 0.0}]),
     "mhe": (slow_mhe, [{"s": 0}, {"s": 1}]),
 }  # fmt: skip
@@ -175,11 +175,10 @@ def test_direction_says_which_centres_weigh_most(name: str, measure: str) -> Non
     angles = torch.tensor([30.0, 150.0], dtype=torch.float64).deg2rad().requires_grad_()
     others = torch.stack([angles.cos(), angles.sin()], dim=1)
     pairs = torch.ones(1, 2, dtype=torch.bool)
+    section = {"measure": measure, **({"k": 1} if name == "hard" else {})}
     turn = {}
     for toward in ("nearest", "farthest"):
-        value = build(name, {"toward": toward, "measure": measure}).spread(
-            others.new_tensor([[1.0, 0.0]]), others, pairs
-        )
+        value = build(name, {"toward": toward, **section}).spread(others.new_tensor([[1.0, 0.0]]), others, pairs)
         (turn[toward],) = torch.autograd.grad(-value, angles, retain_graph=True)
         assert (turn[toward] >= 0).all()  # away from the centre
     assert turn["nearest"][0] > 10 * turn["nearest"][1]
@@ -215,7 +214,7 @@ def test_soft_regularisers_become_the_hard_one() -> None:
     others = ~torch.eye(6, dtype=torch.bool)
     for toward in ("nearest", "farthest"):
         for measure in ("cosine", "distance"):
-            hard = Hard(toward=toward, measure=measure)(x)
+            hard = Hard(toward=toward, k=1, measure=measure)(x)
             torch.testing.assert_close(R1(toward=toward, measure=measure, gamma=1e6)(x), hard, rtol=1e-4, atol=1e-4)
         distance = pairwise_distance(x, x)[others]
         extreme = hard_skewed_mean(distance, 1, largest=toward == "farthest")

@@ -30,13 +30,13 @@ class Hard(CentreRegulariser):
     def __init__(
         self,
         *,
-        toward: Toward = "nearest",
-        k: int = 1,
+        toward: Toward = "farthest",
+        k: int = 8,
         delta: float | None = None,
         measure: Measure = "cosine",
         of: Of = "auto",
         sample: int | None = None,
-        weight: float = 1.0,
+        weight: float = 10.0,
     ) -> None:
         super().__init__(weight=weight, of=of, sample=sample)
         if k < 1:
