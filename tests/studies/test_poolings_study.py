@@ -1,0 +1,45 @@
+"""The comparison of poolings: which runs it plans, and what it says of their results."""
+
+import pytest
+
+from winnow.pooling import POOLINGS
+from winnow.studies import poolings
+from winnow.training.learner import check_objective, check_parts
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
+def test_every_registered_pooling_takes_part_with_both_losses(small, tmp_path):
+    compared = poolings.comparison(small)
+    planned = [compared.plan(method, seed, tmp_path) for method in compared.methods for seed in compared.seeds]
+    for run in planned:
+        check_objective(run.config)
+        check_parts(run.config)
+    tried = {(run.config.pooling["name"], run.config.loss["name"]) for run in planned}
+    assert tried == {(name, loss) for name in POOLINGS for loss in ("c2", "proxy_nca")}
+    assert {run.config.seed for run in planned} == {0, 1, 2}
+    names = [run.folder.path.name for run in planned]
+    assert len(set(names)) == len(names)
+
+
+def test_vectors_of_parts_are_those_the_names_say(tmp_path):
+    compared = poolings.comparison(small=False)
+    shapes = {}
+    for method in compared.methods:
+        config = compared.plan(method, 0, tmp_path).config
+        local = POOLINGS[config.pooling["name"]].local_width(config.dim, config.pooling)
+        shapes[method.name.split(",")[0]] = f"{config.dim // local}x{local}"
+    for name in ("OTP 8x16", "NetVLAD 8x16", "OTP 64x128", "NetVLAD 64x128"):
+        assert shapes[name] == name.split()[1]
+
+
+def test_the_text_ranks_what_is_there():
+    rows = [
+        {"method": "GAP, C2", "MAP@R": 2.0},
+        {"method": "GMP, projected, C2", "MAP@R": 9.0},
+        {"method": "GSP, C2", "MAP@R": 7.5},
+        {"method": "DeLF, C2", "MAP@R": None},
+        {"method": "GAP, PNCA", "MAP@R": 4.0},
+    ]
+    assert poolings.ranking(rows) == [
+        "With C2 GSP is number 2 of 3, +5.5 points of MAP@R from average pooling; first is GMP, projected."
+    ]
