@@ -121,6 +121,8 @@ def shown(values: list[float], factor: float) -> str:
 @styled
 def draw(labels: Labels, solutions: list[Solution], rows: list[dict[str, Any]]) -> Figure:
     """Draw the plane after some problems, and below it radii and MAP@R over all of them."""
+    from matplotlib.ticker import MaxNLocator
+
     count = len(solutions)
     shown = sorted({0, min(1, count - 1), min(2, count - 1), count - 1})
     figure = new_figure(2.3 * len(shown) + 0.4, 4.9)
@@ -145,6 +147,7 @@ def draw(labels: Labels, solutions: list[Solution], rows: list[dict[str, Any]]) 
     right.set_title("Test MAP@R, %")
     for axes in (left, right):
         axes.set_xlabel("problem")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=7.5)
     return figure
 
@@ -161,6 +164,7 @@ def scatter(axes: Axes, labels: Labels, solution: Solution) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(False)
+    axes.spines[:].set_visible(False)
 
 
 def xy(points: Tensor) -> tuple[Tensor, Tensor]:
