@@ -10,7 +10,7 @@ from winnow.errors import ConfigError, nearest
 
 
 def study(
-    name: str = typer.Argument(None, help="Which study; --list names them."),
+    name: str = typer.Argument(None, metavar="[NAME]", help="Which study; --list names them."),
     out_folder: Path = typer.Option(Path("studies"), "-o", "--out", help="Folder for the table, figure and settings."),
     small: bool = typer.Option(True, "--small/--full", help="Minutes on two CPU cores, or the documents' sizes."),
     data: Path = typer.Option(None, "--data", help="Folder of the study's data; default where it usually is."),
