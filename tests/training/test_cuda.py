@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import TINY, MakeFolder
-from tests.training.test_trainer import StopAfter, separable, small_config
+from tests.training.test_trainer import CCP, StopAfter, separable, small_config
 from winnow.centres import CENTRES
 from winnow.functional import gsp
 from winnow.losses import LOSSES, ZeroShotRegularisation
@@ -127,7 +127,8 @@ def learned(trainer: Trainer) -> Tensor:
      ["pooling=gap", "loss=soft_triple", "references.per_class=2"],
      ["pooling=gap", "loss=margin", "loss.per_class=true", "mining=distance_weighted"],
      ["pooling=gap", "loss=triplet", "mining=semi_hard", "references=memory", "references.batches=2",
-      "references.start=1"]],
+      "references.start=1"],
+     [*CCP, "pooling=gap", "loss=c2"], [*CCP, "zsr=0.2", "loss=c2", "references.start=last"]],
 )  # fmt: skip
 def test_replayed_training_equals_computed_training_and_that_of_the_cpu(words: list[str]) -> None:
     graphed, eager = (trainer_on("cuda", *words, f"train.graph={flag}") for flag in ("true", "false"))

@@ -34,8 +34,10 @@ def untimed(folder: RunFolder) -> list[dict[str, Any]]:
         (["seed=0,1", "pooling=gap,gsp"], ("backbone.train=full",)),
         (["zsr=0,0.2", "loss=c2,ms"], ("backbone.train=full",)),
         (["seed=0,1,2"], ("backbone.train=frozen", "zsr=0.2")),
+        (["seed=0,1"], ("backbone.train=full", "references=ccp", "references.per_class=2", "references.pool=3",
+                        "references.patience=1")),
     ],
-)
+)  # fmt: skip
 def test_runs_side_by_side_equal_runs_alone(
     make_folder: MakeFolder, tmp_path: Path, each: list[str], words: tuple[str, ...]
 ) -> None:

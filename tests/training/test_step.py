@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tests.training.test_trainer import make_trainer, same, small_config, weights
+from tests.training.test_trainer import CCP, make_trainer, same, small_config, weights
 from winnow.errors import ConfigError
 from winnow.training import Trainer
 from winnow.training.lane import Lane, finish
@@ -39,7 +39,10 @@ def recorded(trainer: Trainer, recorder: Recorder) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("words", [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "pooling.memory=100"]])
+@pytest.mark.parametrize(
+    "words",
+    [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "pooling.memory=100"], [*CCP, "pooling=gap", "loss=c2"]],
+)
 def test_replayed_training_equals_computed_training(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     plain, recorder = make_trainer(small_config(*words)), Recorder(monkeypatch)
     replayed = recorded(make_trainer(small_config(*words)), recorder)
