@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tests.data.test_mnist import idx
+from winnow.cli.main import app
+from winnow.errors import ConfigError
 from winnow.studies import STUDIES, Task, ccp_mnist, write_findings
 from winnow.studies.base import markdown_rows
 from winnow.studies.ccp_mnist_report import cover
@@ -71,3 +74,13 @@ def test_tables_show_what_is_missing() -> None:
 @pytest.mark.parametrize("name", list(STUDIES))
 def test_every_study_says_what_it_is(name: str) -> None:
     assert (STUDIES[name].__doc__ or "").splitlines()[0].endswith(".")
+
+
+def test_the_command_lists_studies_and_refuses_others() -> None:
+    said = CliRunner().invoke(app, ["study", "--list"])
+    assert said.exit_code == 0
+    assert all(f"{name}: " in said.output for name in STUDIES)
+    for words in (["study"], ["study", "ccp-mnits"]):
+        error = CliRunner().invoke(app, words).exception
+        assert isinstance(error, ConfigError)
+        assert "ccp-mnist" in str(error)
