@@ -12,6 +12,8 @@ from winnow.losses import LOSSES
 from winnow.models import Head
 from winnow.pooling import POOLINGS, PrototypePooling
 from winnow.references import REFERENCES
+from winnow.training import make_config
+from winnow.training.learner import check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone .* starts from random weights")
 every_pooling = pytest.mark.parametrize("name", list(POOLINGS))
@@ -96,3 +98,5 @@ def test_a_fixed_number_of_places_is_that_of_the_model():
 def test_parts_that_do_not_fit_the_embedding_are_refused():
     with pytest.raises(ConfigError, match="8 equal parts, which 20 is no multiple of"):
         Head(10, 20, POOLINGS.resolve("netvlad"))
+    with pytest.raises(ConfigError, match="8 equal parts, which 20 is no multiple of"):
+        check_parts(make_config({"pooling": "otp", "dim": 20}))  # before anything is made or written

@@ -94,6 +94,8 @@ def cbam(image: Scene, layer: Pooling) -> Array:
                 for dx in range(-reach, reach + 1)
                 if 0 <= y + dy < h and 0 <= x + dx < w
             )
+            if layer.norm is not None:
+                score = batch_norm(np.array([[score]]), layer, "norm")[0, 0]
             total += sigmoid(score) * f[y, x]
     return total / (h * w)
 

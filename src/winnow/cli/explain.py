@@ -74,8 +74,7 @@ def load(runs: list[Path]) -> dict[str, Embedder]:
             which = f"The prototypes of {run}" if len(runs) > 1 else "The prototypes"
             say(f"{which} were never set from data: this model pools by plain average, so all weights are equal.")
     names = [model.config.pooling["name"].upper() for model in models]
-    if len(set(names)) < len(names):
-        names = [f"{name}, {run.name}" for name, run in zip(names, runs, strict=True)]
+    names = [f"{n}, {run.name}" if names.count(n) > 1 else n for n, run in zip(names, runs, strict=True)]
     if len(set(names)) < len(names):
         names = [f"{number}: {name}" for number, name in enumerate(names, 1)]
     return dict(zip(names, models, strict=True))

@@ -45,10 +45,11 @@ class OTP(PrototypePooling):
       \pi = \arg\min_\pi \sum_{ij} \pi_{ij} c_{ij} + \tfrac1\varepsilon \sum_{ij} \pi_{ij} \log \pi_{ij}
       \;\text{ s.t. }\; \sum_j \pi_{ij} = \tfrac1m, \; \sum_i \pi_{ij} = \tfrac1n$$
 
-    with the costs of [`GSP`][winnow.pooling.GSP], as in the documents' comparison; the original has a kernel in their place. It pools
-    the projected map, m vectors of size dim / m: the documents' 8x16 is `dim=128 pooling.prototypes=8`, their 64x128 is
-    `dim=8192 pooling.prototypes=64`. Every feature and every prototype gets the same mass, so there are neither weights
-    nor attributes. The prototypes start from data as those of GSP do; before that the plan is uniform.
+    with the costs of [`GSP`][winnow.pooling.GSP], as in the documents' comparison; the original has a kernel in their
+    place. It pools the projected map, m vectors of size dim / m: the documents' 8x16 is `dim=128
+    pooling.prototypes=8`, their 64x128 is `dim=8192 pooling.prototypes=64`. Every feature and every prototype gets the
+    same mass, so there are neither weights nor attributes. The prototypes start from data as those of GSP do; before
+    that the plan is uniform.
 
     Reference: Mialon, Chen, d'Aspremont and Mairal, "A Trainable Optimal Transport Embedding for Feature Aggregation
     and its Relationship to Attention", ICLR 2021.

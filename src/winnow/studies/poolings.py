@@ -46,7 +46,7 @@ LARGE: dict[str, list[str]] = {
 def comparison(small: bool) -> Comparison:
     """Return every pooling with both losses; the large ones only in full."""
     methods = METHODS if small else METHODS | LARGE
-    steps = ["train.steps=200", "train.eval_every=50"] if small else ["train.steps=2000", "train.eval_every=100"]
+    steps = ["train.steps=200", "train.eval_every=50"] if small else ["train.steps=1000", "train.eval_every=100"]
     return Comparison(
         [Method(f"{name}, {loss}", [*words, *extra], group=loss)
          for name, words in methods.items() for loss, extra in LOSSES.items()],

@@ -1,0 +1,66 @@
+"""Every pooling on a GPU: the CPU's numbers, and steps that can be captured as a graph; skipped without one."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from winnow.models import Head
+from winnow.pooling import POOLINGS, PrototypePooling
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+every_pooling = pytest.mark.parametrize("name", list(POOLINGS))
+
+
+def ready_head(name: str) -> Head:
+    torch.manual_seed(0)
+    few = {"prototypes": 4, "memory": 8} if issubclass(POOLINGS[name], PrototypePooling) else {}
+    made = Head(12, 16, POOLINGS.resolve({"name": name, **few}), positions=20)
+    made(torch.randn(8, 12, 4, 5))
+    return made
+
+
+def maps(seed: int) -> Tensor:
+    return torch.randn(6, 12, 4, 5, generator=torch.Generator().manual_seed(seed)).abs()
+
+
+def step(head: Head, features: Tensor) -> None:
+    head(features).square().sum().backward()
+
+
+@every_pooling
+def test_the_gpu_finds_what_the_cpu_finds(name):
+    here, there = ready_head(name).double(), ready_head(name).cuda()
+    step(here, maps(1).double())
+    step(there, maps(1).cuda())
+    torch.testing.assert_close(
+        there.eval()(maps(2).cuda()).cpu().double(), here.eval()(maps(2).double()), rtol=1e-3, atol=1e-3
+    )
+    for (key, a), b in zip(there.named_parameters(), here.parameters(), strict=True):
+        scale = float(b.grad.abs().max()) + 1e-3
+        torch.testing.assert_close(a.grad.cpu().double(), b.grad, rtol=1e-2, atol=1e-2 * scale, msg=key)
+
+
+@every_pooling
+def test_a_training_step_can_be_captured(name):
+    head = ready_head(name).cuda()
+    features = maps(1).cuda()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(head, features)
+    torch.cuda.current_stream().wait_stream(side)
+    head.zero_grad(set_to_none=True)
+    eager = copy.deepcopy(head)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(head, features)
+    head.zero_grad(set_to_none=False)
+    features.copy_(maps(2))
+    graph.replay()
+    step(eager, maps(2).cuda())
+    for (key, a), b in zip(head.named_parameters(), eager.parameters(), strict=True):
+        scale = float(b.grad.abs().max()) + 1e-3
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3 * scale, msg=key)
