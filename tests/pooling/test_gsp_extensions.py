@@ -169,6 +169,14 @@ def test_masses_add_up():
     assert (0.35 * found <= share + 1e-15).all()
 
 
+def test_before_it_is_ready_a_layer_weighs_by_the_prior_alone():
+    new = GSP(WIDTH, prototypes=4).double()
+    found, expected = new.pool(TOKENS, MASK, prior=PRIOR), gsp(TOKENS, PROTOTYPES, 1.0, 5.0, MASK, PRIOR)
+    torch.testing.assert_close(found.pooled, expected.pooled)
+    torch.testing.assert_close(found.weights, expected.weights)
+    assert not found.attributes.any()
+
+
 @pytest.mark.parametrize(("mu", "eps"), [(0.3, 5.0), (0.7, 1.0), (0.3, 0.0)])
 def test_gradient_with_a_prior(mu, eps):
     def everything(x: Tensor, w: Tensor, mu: Tensor, eps: Tensor, prior: Tensor) -> tuple[Tensor, ...]:

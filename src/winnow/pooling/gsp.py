@@ -95,7 +95,12 @@ class GSP(PrototypePooling):
         if self.is_ready:
             result = Pooled(*gsp(features, self.prototypes, share, self.eps, mask, prior))
             return result if self.role == "foreground" else left_behind(features, result, share, mask, prior)
-        pooled, weights = masked_mean(features, mask)
+        if prior is None:
+            pooled, weights = masked_mean(features, mask)
+        else:
+            x = counted(features, mask)
+            weights = normalise_prior(prior.to(x.dtype), mask)
+            pooled = weighted_sum(x, weights).to(features.dtype)
         if self.training:
             self.collect(pooled)
         return Pooled(pooled, weights, weights.new_zeros(len(pooled), len(self.prototypes)))
