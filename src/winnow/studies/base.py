@@ -87,12 +87,12 @@ def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
 
 
 def markdown_rows(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return rows as a Markdown table; numbers with three digits after the point, what is missing as a dash."""
+    """Return rows as a Markdown table; numbers with four digits, what is missing as a dash."""
 
     def cell(value: Any) -> str:
         if value is None or value == "":
             return "–"
-        text = f"{value:.3f}" if isinstance(value, float) else str(value)
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
         return text.replace("|", "\\|")
 
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]

@@ -26,7 +26,11 @@ METHODS = [
     Method("C2 + XBM", [*C2, *XBM], "memory", _thesis(21.41)),
     Method("Proxy-Anchor", PROXY_ANCHOR, "proxies", _thesis(21.48)),
     Method("Proxy-Anchor + R1, farthest", [*PROXY_ANCHOR, "centres=r1", "centres.toward=farthest"], "centres"),
-    Method("Proxy-Anchor + R1, nearest", [*PROXY_ANCHOR, "centres=r1", "centres.toward=nearest"], "centres"),
+    Method(
+        "Proxy-Anchor + R1, nearest",
+        [*PROXY_ANCHOR, "centres=r1", "centres.toward=nearest", "centres.weight=0.3"],
+        "centres",
+    ),
     Method("Proxy-Anchor + R2", [*PROXY_ANCHOR, "centres=r2"], "centres"),
     Method("MS", MS, "pairs", _thesis(19.64)),
     Method("MS + CCP", [*MS, *CCP], "CCP", _thesis(22.40)),

@@ -22,8 +22,8 @@ def comparison(small: bool) -> Comparison:
         extra = PROXIES if LOSSES[name].made_for == "proxies" else []
         methods += [Method(f"{name}, {pooling}", [f"loss={name}", *words, *extra], group=pooling)
                     for pooling, words in POOLINGS.items()]  # fmt: skip
-    steps = ["train.steps=400", "train.eval_every=50"] if small else ["train.steps=2000", "train.eval_every=100"]
-    return Comparison(methods, seeds=(0, 1) if small else (0, 1, 2), words=[*WORDS, *steps])
+    steps = "train.steps=200" if small else "train.steps=1000"
+    return Comparison(methods, seeds=(0,) if small else (0, 1, 2), words=[*WORDS, steps, "train.eval_every=50"])
 
 
 def study(task: Task) -> Findings:

@@ -142,7 +142,18 @@ class Comparison:
 
 def records(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return every run as a study's JSON file keeps it: where it comes from, its settings and its numbers."""
-    kept = ("command", "commit", "machine", "versions", "config", "metrics", "steps", "best_step", "seconds")
+    kept = (
+        "command",
+        "commit",
+        "machine",
+        "versions",
+        "config",
+        "metrics",
+        "steps",
+        "best_step",
+        "seconds",
+        "problems",
+    )
     return [
         {"method": name, "seed": run["config"]["seed"], **{key: run[key] for key in kept if key in run}}
         for name, runs in found.items()
