@@ -114,7 +114,7 @@ class GSP(PrototypePooling):
 def check_numbers(name: str, mu: float, eps: float) -> None:
     """Refuse a share or a sharpness out of range."""
     if not 0 < mu <= 1:
-        raise ValueError(f"{name} moves a share mu of the features, which must be in (0, 1], got {mu}")
+        raise ValueError(f"{name} keeps a share mu of the features, which must be in (0, 1], got {mu}")
     if not 0 <= eps < math.inf:
         raise ValueError(f"the sharpness eps of {name} must be finite and not negative, got {eps}")
 
