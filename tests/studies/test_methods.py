@@ -1,0 +1,127 @@
+"""Comparing methods: finished runs are kept, changed settings noticed, tables made of what there is."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, MakeFolder
+from winnow.cli import run
+from winnow.errors import ConfigError
+from winnow.losses import LOSSES
+from winnow.studies import STUDIES, losses
+from winnow.studies.cub_losses import comparison as cub_comparison
+from winnow.studies.methods import Comparison, Method, records
+from winnow.training.learner import check_objective, check_parts
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+
+def winnow(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run a command line and return its exit code."""
+    monkeypatch.setattr("sys.argv", ["winnow", *words])
+    with pytest.raises(SystemExit) as end:
+        run()
+    return int(end.value.code or 0)
+
+
+def small(folder: Path, *methods: Method, seeds: tuple[int, ...] = (0, 1)) -> Comparison:
+    words = [f"data={folder}", *TINY, "train.device=cpu", "train.steps=2", "train.eval_every=1"]
+    return Comparison(methods, seeds, words)
+
+
+def test_runs_are_trained_once_and_a_broken_comparison_goes_on(make_folder: MakeFolder, tmp_path: Path) -> None:
+    gap, gsp = Method("GAP!", ["pooling=gap"], "a"), Method("GSP", ["pooling=gsp"], "b", {"thesis": 1.5})
+    compared = small(make_folder(), gap, gsp)
+    told: list[str] = []
+    half = Comparison([gap], [0], compared.words)
+    half.train(tmp_path / "runs", note=told.append)
+    (done,) = (tmp_path / "runs").glob("*/result.json")
+    stamp = done.stat().st_mtime_ns
+
+    found = compared.train(tmp_path / "runs", only_finished=True)
+    assert {name: len(runs) for name, runs in found.items()} == {"GAP!": 1, "GSP": 0}
+    rows = compared.rows(found)
+    assert rows[1]["MAP@R"] is None
+    assert "pooling=gsp --each seed=0,1" in rows[1]["missing"]
+    assert math.isclose(rows[0]["MAP@R"], 100 * found["GAP!"][0]["metrics"]["test"]["MAP@R"], abs_tol=0.01)
+    assert rows[0]["MAP@R sd"] is None
+
+    found = compared.train(tmp_path / "runs", note=told.append)
+    assert done.stat().st_mtime_ns == stamp, "a finished run is read, not trained again"
+    assert len(told) == 1 + 4
+    rows = compared.rows(found)
+    assert [row["runs"] for row in rows] == [2, 2]
+    assert all("missing" not in row for row in rows)
+    values = [100 * run["metrics"]["test"]["MAP@R"] for run in found["GSP"]]
+    assert math.isclose(rows[1]["MAP@R"], sum(values) / 2, abs_tol=0.006)
+    assert math.isclose(rows[1]["MAP@R sd"], abs(values[0] - values[1]) / math.sqrt(2), abs_tol=0.006)
+    assert rows[1]["thesis"] == 1.5
+    assert [(one["method"], one["seed"]) for one in records(found)] == [(m, s) for m in ("GAP!", "GSP") for s in (0, 1)]
+    figure = compared.figure(found, "both")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["GAP!", "GSP"]
+
+
+def test_a_changed_setting_is_noticed(make_folder: MakeFolder, tmp_path: Path) -> None:
+    folder = make_folder()
+    small(folder, Method("a", ["pooling=gap"]), seeds=(0,)).train(tmp_path)
+    with pytest.raises(ConfigError, match=r"made with another train\.lr"):
+        small(folder, Method("a", ["pooling=gap", "train.lr=0.5"]), seeds=(0,)).train(tmp_path)
+
+
+def test_a_failing_run_is_told_and_left_out(make_folder: MakeFolder, tmp_path: Path) -> None:
+    told: list[str] = []
+    bad = Method("bad", ["pooling=gap", "augment.transform=nothing:here", "backbone.train=full"])
+    found = small(make_folder(), bad, Method("good", ["pooling=gap"]), seeds=(0,)).train(tmp_path, note=told.append)
+    assert found["bad"] == []
+    assert len(found["good"]) == 1
+    assert any("nothing:here" in text for text in told)
+
+
+@pytest.mark.parametrize("small_size", [True, False])
+def test_every_registered_loss_takes_part(small_size: bool, tmp_path: Path) -> None:
+    compared = losses.comparison(small_size)
+    names = [compared.plan(method, 0, tmp_path).config.loss["name"] for method in compared.methods]
+    assert set(names) == set(LOSSES)
+    assert len(names) == 2 * len(set(names))
+
+
+def test_the_methods_on_cub_are_what_their_names_say(tmp_path: Path) -> None:
+    compared = cub_comparison(small=False)
+    for method in compared.methods:
+        config = compared.plan(method, 0, tmp_path).config
+        check_parts(config)
+        check_objective(config)
+        assert (config.references["name"] == "ccp") == ("CCP" in method.name)
+        assert (config.references["name"] == "memory") == ("XBM" in method.name)
+        assert (config.centres["name"] == "none") == (method.group != "centres")
+        assert config.train.warm_up == (100 if "Proxy" in method.name else 0)
+        if "R1" in method.name:
+            assert method.name.endswith(str(config.centres["toward"]))
+
+
+def test_studies_are_listed_and_unknown_ones_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert winnow(monkeypatch, "study", "--list") == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in STUDIES)
+    assert winnow(monkeypatch, "study", "loses") == 2
+    assert "did you mean 'losses'" in capsys.readouterr().err
+
+
+def test_a_study_writes_table_figure_and_settings(
+    monkeypatch: pytest.MonkeyPatch, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    compared = small(make_folder(), Method("GAP", ["pooling=gap"]), seeds=(0,))
+    monkeypatch.setattr(losses, "comparison", lambda size: compared)
+    monkeypatch.setattr(losses, "LOSSES", {})
+    assert winnow(monkeypatch, "study", "losses", "-o", str(tmp_path / "out")) == 0
+    content = json.loads((tmp_path / "out" / "losses.json").read_text())
+    assert content["rows"][0]["method"] == "GAP"
+    assert content["runs"][0]["config"]["pooling"] == {"name": "gap"}
+    assert {path.suffix for path in (tmp_path / "out").glob("losses.*")} == {".csv", ".md", ".svg", ".png", ".json"}
+    assert "| GAP | 1 |" in (tmp_path / "out" / "losses.md").read_text()
