@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -236,6 +237,24 @@ def exits() -> str:
     return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])
 
 
+def studies() -> str:
+    """Every study: what it is, its command, and what it found where that is kept."""
+    from winnow.studies import STUDIES
+
+    lines: list[str] = []
+    for name, study in STUDIES.items():
+        first = (inspect.getdoc(study) or "").splitlines()[0]
+        lines += [f"## {name} {{ #{name} }}", "", first, "", "```console", f"$ winnow study {name}", "```", ""]
+        kept = RESULTS.parent / f"{name.replace('-', '_')}.md"
+        if kept.is_file():
+            lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]
+            picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
+            inner = picture[picture.index("<svg") :]
+            # As an image its ids and styles are its own.
+            lines += [f'<img alt="{first}" src="data:image/svg+xml;base64,{b64encode(inner.encode()).decode()}">', ""]
+    return "\n".join(lines)
+
+
 def _figures(name: str) -> str:
     """The kept figures of a benchmark, a table for each device it was run on; nothing where there are none."""
     from winnow.bench.record import show_bytes, show_seconds
@@ -319,5 +338,6 @@ WRITERS: dict[str, Callable[[], str]] = {
     "evaluation": lambda: _figures("evaluate"),
     "pooling": lambda: _figures("pooling"),
     "profile": profile,
+    "studies": studies,
     "training": lambda: _figures("train"),
 }
