@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
 
-from winnow.functional.kernel import Kernel
+from winnow.functional.kernel import Kernel, find_kernels, launching_for
 
 
 class Function:
@@ -52,3 +55,19 @@ def test_another_key_or_a_pointer_off_its_place_is_compiled_by_triton() -> None:
     assert len(function.slow) == 3
     kernel.launch(1, "key", (tensor, 8), {"BLOCK": 16, "WIDE": 2}, warps=4)
     assert function.fast == [((1, 1, 1), tensor, 8, 16, 2)]
+
+
+def test_a_module_of_kernels_that_cannot_be_imported_is_none() -> None:
+    assert find_kernels("winnow.functional.no_such_kernels") is None
+    assert find_kernels("winnow.functional.kernel") is sys.modules["winnow.functional.kernel"]
+
+
+def test_only_a_tensor_on_another_gpu_needs_a_change_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnGPU:
+        device = torch.device("cuda", 1)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert isinstance(launching_for(torch.zeros(1)), nullcontext)
+    assert isinstance(launching_for(OnGPU()), nullcontext)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert isinstance(launching_for(OnGPU()), torch.cuda.device)  # type: ignore[arg-type]

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from winnow.data.ragged import Ragged
+from winnow.functional.kernel import find_kernels, launching_for
 
 _BLOCK = 512
-
-
-@lru_cache(1)
-def _kernels() -> Any | None:
-    """Import the kernel; None where there is no Triton."""
-    try:
-        from winnow.data import crop_kernel
-    except ImportError:
-        return None
-    return crop_kernel
+_KERNELS = "winnow.data.crop_kernel"
 
 
 def can_fuse(pixels: Tensor) -> bool:
     """Whether crops of these pixels can be made by the kernel."""
-    return pixels.is_cuda and _kernels() is not None
+    return pixels.is_cuda and find_kernels(_KERNELS) is not None
 
 
 def crop_fused(
@@ -47,14 +36,15 @@ def crop_fused(
         raise ValueError(f"out must be a channels-last float32 tensor {shape} on {device}")
     if len(batch) == 0:
         return out
-    kernels = _kernels()
+    kernels = find_kernels(_KERNELS)
     assert kernels is not None, "can_fuse says so"
     table = _table(batch, boxes, size, flips).to(device, non_blocking=True)
     grid = (len(batch), -(-height * width // _BLOCK))
-    # Without fused multiply-adds a crop is the same number for number as on the CPU but for the last bit.
-    kernels.crop_kernel[grid](
-        out, batch.pixels, table, table.view(torch.float32), height, width, BLOCK=_BLOCK, enable_fp_fusion=False
-    )
+    with launching_for(out):
+        # Without fused multiply-adds a crop is the same number for number as on the CPU but for the last bit.
+        kernels.crop_kernel[grid](
+            out, batch.pixels, table, table.view(torch.float32), height, width, BLOCK=_BLOCK, enable_fp_fusion=False
+        )
     return out
 
 

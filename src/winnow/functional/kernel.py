@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+@cache
+def find_kernels(module: str) -> ModuleType | None:
+    """Import a module of Triton kernels, late, because Triton is not light; None where there is no Triton."""
+    try:
+        return import_module(module)
+    except ImportError:
+        return None
+
+
+def launching_for(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Make a tensor's device the current one, on which Triton launches; nothing to do where it is already."""
+    if tensor.device.type != "cuda" or tensor.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(tensor.device)
 
 
 class Kernel:
@@ -45,8 +65,8 @@ class Kernel:
             stages: Depth of software pipelining.
         """
         device = arguments[0].device
-        if device.type == "cuda" and device.index != torch.cuda.current_device():  # Triton launches on the current one
-            with torch.cuda.device(device):
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with launching_for(arguments[0]):
                 return self.launch(programs, key, arguments, constants, warps=warps, stages=stages)
         # Compiled for pointers at multiples of 16 bytes, as fresh tensors are; a view may begin elsewhere.
         aligned = all(one.data_ptr() % 16 == 0 for one in arguments if isinstance(one, Tensor))

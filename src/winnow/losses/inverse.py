@@ -5,29 +5,21 @@ torch solves batches of such systems through MAGMA, which waits for the device a
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from winnow.functional.kernel import find_kernels, launching_for
+
+_KERNELS = "winnow.losses.inverse_kernel"
 _LARGEST = 128  # what the registers of one program hold
-
-
-@lru_cache(1)
-def _kernels() -> Any | None:
-    """Import the kernel; None where there is no Triton."""
-    try:
-        from winnow.losses import inverse_kernel
-    except ImportError:
-        return None
-    return inverse_kernel
 
 
 def can_invert(matrices: Tensor) -> bool:
     """Whether `spd_inverse` takes these matrices."""
-    return matrices.is_cuda and matrices.dtype in (torch.float32, torch.float64) and _kernels() is not None
+    return matrices.is_cuda and matrices.dtype in (torch.float32, torch.float64) and find_kernels(_KERNELS) is not None
 
 
 def spd_inverse(matrices: Tensor) -> Tensor:
@@ -48,14 +40,15 @@ def spd_inverse(matrices: Tensor) -> Tensor:
 class _Inverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrices: Tensor) -> Tensor:
-        kernels = _kernels()
+        kernels = find_kernels(_KERNELS)
         assert kernels is not None, "can_invert says so"
         matrices = matrices.contiguous()
         inverses, n = torch.empty_like(matrices), matrices.shape[-1]
         size = max(16, 1 << (n - 1).bit_length())
-        kernels.inverse_kernel[(matrices[..., 0, 0].numel(),)](
-            matrices, inverses, n, N=size, num_warps=max(1, size // 16)
-        )
+        with launching_for(matrices):
+            kernels.inverse_kernel[(matrices[..., 0, 0].numel(),)](
+                matrices, inverses, n, N=size, num_warps=max(1, size // 16)
+            )
         ctx.save_for_backward(inverses)
         return inverses
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,17 +9,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
+from winnow.functional.kernel import find_kernels, launching_for
+
+_KERNELS = "winnow.models.norm_kernel"
 _ROWS, _COLUMNS = 32, 128
-
-
-@lru_cache(1)
-def _kernels() -> Any | None:
-    """Import the kernels; None where there is no Triton."""
-    try:
-        from winnow.models import norm_kernel
-    except ImportError:
-        return None
-    return norm_kernel
 
 
 def norm_relu(
@@ -45,7 +37,7 @@ def can_fuse(x: Tensor, norm: nn.BatchNorm2d, shortcut: Tensor | None, shortcut_
     maps = [x] if shortcut is None else [x, shortcut]
     norms = [norm] if shortcut_norm is None else [norm, shortcut_norm]
     return (
-        _kernels() is not None
+        find_kernels(_KERNELS) is not None
         and all(m.dtype == x.dtype and m.is_contiguous(memory_format=torch.channels_last) for m in maps)
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and all(n.weight.dtype == torch.float32 and not (n.training or n.weight.requires_grad) for n in norms)
@@ -65,26 +57,27 @@ class _NormReLU(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, shortcut: Tensor | None, norm: nn.BatchNorm2d, shortcut_norm: nn.BatchNorm2d | None
     ) -> Tensor:
-        kernels = _kernels()
+        kernels = find_kernels(_KERNELS)
         assert kernels is not None, "can_fuse says so"
         other = shortcut_norm or norm  # a kernel's pointers must point somewhere
         out = torch.empty_like(x)
         count, width = x.numel() // x.shape[1], x.shape[1]
         ctx.norms, ctx.added, ctx.normed = (norm, other), shortcut is not None, shortcut_norm is not None
         if x.numel():
-            kernels.forward_kernel[_grid(count, width)](
-                x, x if shortcut is None else shortcut, out,
-                norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps,
-                other.weight, other.bias, other.running_mean, other.running_var, other.eps,
-                count, width, ADDED=ctx.added, NORMED=ctx.normed, ROWS=_ROWS, COLUMNS=_COLUMNS,
-            )  # fmt: skip
+            with launching_for(x):
+                kernels.forward_kernel[_grid(count, width)](
+                    x, x if shortcut is None else shortcut, out,
+                    norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps,
+                    other.weight, other.bias, other.running_mean, other.running_var, other.eps,
+                    count, width, ADDED=ctx.added, NORMED=ctx.normed, ROWS=_ROWS, COLUMNS=_COLUMNS,
+                )  # fmt: skip
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        kernels = _kernels()
+        kernels = find_kernels(_KERNELS)
         assert kernels is not None, "forward has run"
         (out,) = ctx.saved_tensors
         norm, other = ctx.norms
@@ -93,11 +86,12 @@ class _NormReLU(torch.autograd.Function):
         grad_shortcut = torch.empty_like(out) if ctx.added else None
         count, width = out.numel() // out.shape[1], out.shape[1]
         if out.numel():
-            kernels.backward_kernel[_grid(count, width)](
-                grad, out, grad_x, grad_x if grad_shortcut is None else grad_shortcut,
-                norm.weight, norm.running_var, norm.eps, other.weight, other.running_var, other.eps,
-                count, width, ADDED=ctx.added, NORMED=ctx.normed, ROWS=_ROWS, COLUMNS=_COLUMNS,
-            )  # fmt: skip
+            with launching_for(out):
+                kernels.backward_kernel[_grid(count, width)](
+                    grad, out, grad_x, grad_x if grad_shortcut is None else grad_shortcut,
+                    norm.weight, norm.running_var, norm.eps, other.weight, other.running_var, other.eps,
+                    count, width, ADDED=ctx.added, NORMED=ctx.normed, ROWS=_ROWS, COLUMNS=_COLUMNS,
+                )  # fmt: skip
         return grad_x, grad_shortcut, None, None
 
 
