@@ -17,6 +17,8 @@ from winnow.errors import ConfigError, DataError
 
 Classes = dict[str, list[int]]
 
+ON_TEST = "test"
+
 _LONG_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
@@ -50,7 +52,8 @@ def split_by_class(
     Args:
         images: What to split.
         train_classes: Positions (from 1) in the order of class names, such as "1-50,60,76-100".
-        val_classes: Likewise; goes with `train_classes`.
+        val_classes: Likewise; goes with `train_classes`. "test" validates on the test classes themselves: what is then
+            reported was chosen by looking at it.
         test_classes: Likewise; alone, it leaves the other classes to be dealt to training and validation.
         val_share: Share of the dealt classes that is for validation; at least 2 classes.
         test_share: Share of the dealt classes that is for testing; at least 2 classes, none for 0.
@@ -75,7 +78,7 @@ def split_by_class(
     named = {"train": train_classes, "val": val_classes, "test": test_classes}
     if any(text is not None for text in named.values()):
         classes = _named(named, len(names), val_share, seed)
-        unused = len(names) - sum(map(len, classes.values()))
+        unused = len(names) - len(set().union(*classes.values()))
         if unused:
             notes += (f"{unused} of {len(names)} classes are named for no split and left out",)
     elif isinstance(images, FileSet) and images.given is not None:
@@ -84,7 +87,8 @@ def split_by_class(
         classes = _deal(range(len(names)), val_share, test_share, seed)
     _check(images, classes)
     test = images.of_classes(classes["test"]) if classes["test"] else None
-    return Splits(images.of_classes(classes["train"]), images.of_classes(classes["val"]), test, notes)
+    val = test if val_classes == ON_TEST and test is not None else images.of_classes(classes["val"])
+    return Splits(images.of_classes(classes["train"]), val, test, notes)
 
 
 def parse_classes(text: str, count: int, setting: str) -> list[int]:
@@ -109,11 +113,18 @@ def _named(named: dict[str, str | None], count: int, val_share: float, seed: int
             "data.train_classes and data.val_classes go together: name both, "
             "or only data.test_classes to deal the other classes at random"
         )
+    on_test = named["val"] == ON_TEST
+    if on_test:
+        if named["test"] is None:
+            raise ConfigError("data.val_classes=test needs data.test_classes")
+        named = {**named, "val": named["test"]}
     classes: Classes = {
         split: [] if text is None else parse_classes(text, count, f"data.{split}_classes")
         for split, text in named.items()
     }
     for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        if on_test and one == "val":
+            continue
         both = sorted(set(classes[one]) & set(classes[other]))
         if both:
             raise ConfigError(

@@ -37,7 +37,9 @@ class DataConfig(Section):
         "emoji", description="a folder of class folders or of MNIST's files, a CSV (path,label[,split]), or 'emoji'"
     )
     train_classes: str | None = Field(None, description="classes to train on, by position: '1-75' or '1-50,60'")
-    val_classes: str | None = Field(None, description="classes to validate on, likewise")
+    val_classes: str | None = Field(
+        None, description="classes to validate on, likewise; 'test' for those of the test, as conventional protocols do"
+    )
     test_classes: str | None = Field(None, description="classes to test on, likewise")
     val_share: float = Field(0.15, description="share of the classes for validation where none are named")
     test_share: float = Field(0.25, description="share of the classes for testing where none are named")
@@ -65,6 +67,18 @@ class ZSRConfig(Section):
     weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 leaves it out")
     ridge: float = Field(0.05, gt=0, description="penalty of its regression")
     scale: float = Field(9.5, gt=0, description="factor on its logits")
+
+
+class PlateauConfig(Section):
+    """Lowering the learning rate when `train.monitor` stalls."""
+
+    shorthand: ClassVar[str | None] = "factor"
+
+    factor: float = Field(1.0, gt=0, le=1, description="factor on the learning rate each time; 1 leaves it as it is")
+    patience: int = Field(4, ge=1, description="validations without a gain before the rate is lowered")
+    min_delta: float = Field(1e-3, ge=0, description="smallest difference that is a gain")
+    cooldown: int = Field(2, ge=0, description="validations after that which do not count")
+    min_lr: float = Field(1e-6, ge=0, description="rate below which it is not lowered")
 
 
 class TrainConfig(Section):
@@ -98,7 +112,10 @@ class TrainConfig(Section):
         ge=1,
         description="steps between validations, with a checkpoint at each; default a pass over the images, 10 to 100",
     )
-    patience: int = Field(15, ge=1, description="validations without a better MAP@R before training stops")
+    monitor: Literal["MAP@R", "P@1"] = Field(
+        "MAP@R", description="the metric of the validation that decides on the best weights and on when to stop"
+    )
+    patience: int = Field(15, ge=1, description="validations without a better value of it before training stops")
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field("32-true", description="arithmetic")
     graph: bool | None = Field(
         None, description="replay steps from a CUDA graph; default on a GPU, but not with 16-mixed"
@@ -106,6 +123,9 @@ class TrainConfig(Section):
     compile: bool = Field(False, description="compile the backbone for training: minutes at the start, faster steps")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto takes a GPU if any")
     eval_batch: int = Field(128, ge=1, description="images embedded at a time in validation")
+    keep_embeddings: bool = Field(
+        False, description="keep the test images' embeddings in the run folder, to judge models together later"
+    )
     tensorboard: bool = Field(False, description="write TensorBoard logs too (needs the tensorboard extra)")
 
 
@@ -129,6 +149,7 @@ class Config(ModelConfig):
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
+    plateau: PlateauConfig = Field(default_factory=PlateauConfig)
     seed: int = Field(0, ge=0, lt=2**63, description="fixes everything that is drawn at random")
 
     @model_validator(mode="before")

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError
 from winnow.files import make_folder, write_atomically, write_text
@@ -20,8 +23,8 @@ class RunFolder:
     """Paths and files of one training run.
 
     `config.yaml` the resolved config; `log.jsonl` one line per validation; `checkpoint.pt` everything needed to go on;
-    `best.pt` the weights of the best validation; `model/` the trained model; `result.json` what was measured. The
-    command line adds `curves.png`, and `problems.svg` with CCP; a loss that is not finite leaves `bad_batch.txt`.
+    `best.pt` the weights of the best validation; `model/` the trained model; `test.safetensors` the test images'
+    embeddings and labels, where they are kept; `result.json` what was measured. The command line adds `curves.png`, and `problems.svg` with CCP; a loss that is not finite leaves `bad_batch.txt`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -32,6 +35,7 @@ class RunFolder:
         self.best_file = self.path / "best.pt"
         self.result_file = self.path / "result.json"
         self.model_folder = self.path / "model"
+        self.embeddings_file = self.path / "test.safetensors"
 
     def create(self, config: Config) -> None:
         """Start a new run; an existing one is never overwritten."""
@@ -64,6 +68,27 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what was measured; with it the run is finished."""
         write_text(self.result_file, json.dumps(result, indent=2) + "\n")
+
+    def write_embeddings(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Keep the test images' embeddings (N, dim), as they were compared, and labels (N,)."""
+        state = {"embeddings": embeddings.float().cpu().contiguous(), "labels": labels.cpu()}
+        write_atomically(self.embeddings_file, lambda partial: save_file(state, partial))
+
+    def read_embeddings(self) -> tuple[Tensor, Tensor]:
+        """Return what `write_embeddings` kept."""
+        try:
+            state = load_file(self.embeddings_file)
+            return state["embeddings"], state["labels"]
+        except (OSError, SafetensorError, KeyError):
+            raise ModelError(
+                f"{self.embeddings_file} cannot be read: train the run with train.keep_embeddings=true"
+            ) from None
+
+    def drop_checkpoint(self) -> None:
+        """Remove what only an unfinished run needs: most of what a run takes on disk."""
+        self.check_finished()
+        self.checkpoint_file.unlink(missing_ok=True)
+        self.best_file.unlink(missing_ok=True)
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         """Save tensors and plain values."""

@@ -81,10 +81,12 @@ def judging(
     normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
+    seen: Callable[[Tensor], None] = lambda embeddings: None,
 ) -> Work[RetrievalResult]:
-    """Do what `judge` does in pieces, a batch each."""
+    """Do what `judge` does in pieces, a batch each; `seen` is given the embeddings (N, dim) as they are compared."""
     embedded = yield from collecting(model, inputs, batch=batch, autocast=autocast, progress=progress)
     embeddings = normalise(embedded)
+    seen(embeddings)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     return evaluate_retrieval(embeddings, labels, keep=keep)
 

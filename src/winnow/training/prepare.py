@@ -146,7 +146,9 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     verb = "features" if frozen else "images"
     train = inputs(splits.train, f"training {verb}")
     val = inputs(splits.val, f"validation {verb}")
-    test = inputs(splits.test, f"test {verb}") if splits.test is not None else None
+    test = val if splits.test is splits.val else None
+    if splits.test is not None and test is None:
+        test = inputs(splits.test, f"test {verb}")
     if frozen:
         embedder.backbone.freeze()
     classes = len(splits.train.class_names)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from winnow.data import FileSet, ImageSet, ImageStore, load_images
 from winnow.data.emoji import load_emoji
@@ -23,6 +23,7 @@ from winnow.training.learner import count_parameters
 from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
 from winnow.training.prepare import judge_untrained, load_data, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
+from winnow.training.seeding import own_randomness
 from winnow.training.shared import Shared
 from winnow.training.trainer import Trainer, make_fabric
 
@@ -46,7 +47,8 @@ def run_training(
         What `result.json` holds.
     """
     try:
-        return finish(training(config, folder, resume=resume, monitor=monitor))
+        with own_randomness():
+            return finish(training(config, folder, resume=resume, monitor=monitor))
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(
             "the GPU has no memory left: use smaller batches (train.classes_per_batch), smaller images (image.crop) "
@@ -103,9 +105,15 @@ def training(
     metrics = {"val": progress.best_metrics()}
     test: RetrievalResult | None = None
     if prepared.test is not None:
+        labels = torch.from_numpy(prepared.test.labels)
+
+        def seen(embeddings: Tensor) -> None:
+            if config.train.keep_embeddings:
+                folder.write_embeddings(embeddings, labels)
+
         test = yield from judging(
             learner.model, prepared.test, batch=config.train.eval_batch, normalise=learner.loss.normalise,
-            autocast=trainer.fabric.autocast,
+            autocast=trainer.fabric.autocast, seen=seen,
         )  # fmt: skip
         metrics["test"] = test.metrics()
     prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))

@@ -22,6 +22,7 @@ from winnow.training.judge import MIN_DELTA, judging
 from winnow.training.lane import Lane, Work, finish
 from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
+from winnow.training.plateau import Plateau, Rates
 from winnow.training.problems import make_problems
 from winnow.training.seeding import seed_everything, seed_of
 from winnow.training.step import Step
@@ -46,7 +47,7 @@ class RunState:
 
 
 class Trainer:
-    """Trains a learner on `train`, choosing the weights with the best MAP@R on `val`.
+    """Trains a learner on `train`, choosing the weights with the best MAP@R (`train.monitor`) on `val`.
 
     A step is a function of the weights and of (seed, step), so a run that was killed and resumed from its last
     checkpoint takes the very same steps as one that was not.
@@ -91,6 +92,8 @@ class Trainer:
             groups, lr=settings.lr, weight_decay=settings.weight_decay,
             fused=self._way["fused"], capturable=self._way["capturable"],
         )  # fmt: skip
+        self.plateau = Plateau(config.plateau, settings.lr) if config.plateau.factor < 1 else None
+        self.rates = Rates(optimizer, self.device if self.graphed else None) if self.plateau is not None else None
         classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty one
         self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
         self.wrapped, self.optimizer = self.fabric.setup(learner, optimizer)
@@ -160,15 +163,20 @@ class Trainer:
         progress.seconds = time.perf_counter() - started
         entry = {"step": progress.step, "seconds": round(progress.seconds, 3), **losses}
         entry |= {f"val/{name}": value for name, value in metrics.items()}
-        improved = metrics["MAP@R"] > progress.best + MIN_DELTA
+        value = metrics[self.config.train.monitor]
+        improved = value > progress.best + MIN_DELTA
         if improved:
-            progress.best, progress.best_step, progress.stalled = metrics["MAP@R"], progress.step, 0
+            progress.best, progress.best_step, progress.stalled = value, progress.step, 0
             self.best_state = {key: value.detach().clone() for key, value in self.learner.state_dict().items()}
         else:
             progress.stalled += 1
         progress.history.append(entry)
         if self.problems is not None:
-            yield from self.problems.validated(progress.step, metrics["MAP@R"], over=self._is_over())
+            yield from self.problems.validated(progress.step, value, over=self._is_over())
+        if self.plateau is not None and self.rates is not None:
+            entry["lr"] = self.plateau.rate  # of the steps before this validation
+            self.plateau.validated(value)
+            self.rates.scale(self.plateau.share)
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self._state(), progress.history)
         self.monitor.validated(entry, improved)
@@ -214,6 +222,7 @@ class Trainer:
                 "history": progress.history,
             },
             "problems": None if self.problems is None else self.problems.state(progress.best_step),
+            "plateau": None if self.plateau is None else self.plateau.state(),
         }
 
     def restore(self) -> None:
@@ -236,6 +245,9 @@ class Trainer:
         self.best_state = {key: value.to(self.device) for key, value in best.items()}
         if self.problems is not None:
             self.problems.restore(state["problems"], self.best_state)
+        if self.plateau is not None and self.rates is not None:
+            self.plateau.restore(state["plateau"])
+            self.rates.scale(self.plateau.share)  # the loaded rates are no longer the tensors a graph reads
         self.folder.write_history(self.progress.history)
 
 
