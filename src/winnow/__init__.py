@@ -14,4 +14,8 @@ def __getattr__(name: str) -> object:
         from winnow.models import Embedder
 
         return Embedder
+    if name == "Index":
+        from winnow.index import Index
+
+        return Index
     raise AttributeError(f"module 'winnow' has no attribute '{name}'")

@@ -1,6 +1,7 @@
 """Image sets, splits, sampling, decoding and crops."""
 
 from winnow.data.augment import Crops, Transform
+from winnow.data.collection import UNLABELLED, read_collection
 from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
 from winnow.data.fileset import FileSet
 from winnow.data.folder import read_folder
@@ -17,6 +18,7 @@ from winnow.data.view import StoreView
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "UNLABELLED",
     "Crops",
     "FileSet",
     "ImageSet",
@@ -34,6 +36,7 @@ __all__ = [
     "crop_batch",
     "load_images",
     "random_flips",
+    "read_collection",
     "read_folder",
     "read_image",
     "read_mnist",

@@ -24,14 +24,14 @@ def read_folder(root: str | Path) -> FileSet:
     check_exists(root)
     if not root.is_dir():
         raise DataError(f"{root} is a file where a folder of class folders is expected")
-    folders, images = _entries(root)
+    folders, images = image_entries(root)
     splits = _split_folders(root, folders)
     if splits is None:
         paths, names, notes = _class_folders(root, root, folders, images)
         return FileSet.of_names(root, paths, names, notes=notes)
     paths, names, notes, given = [], [], [], []
     for folder, split in splits.items():
-        found = _class_folders(root, root / folder, *_entries(root / folder))
+        found = _class_folders(root, root / folder, *image_entries(root / folder))
         paths += found[0]
         names += found[1]
         notes += found[2]
@@ -51,7 +51,7 @@ def _split_folders(root: Path, folders: list[str]) -> dict[str, str] | None:
     """Return folder name to split when the subfolders are splits, None when they are classes."""
     splits = {name: SPLIT_NAMES[name.casefold()] for name in folders if name.casefold() in SPLIT_NAMES}
     # `train` may just as well be a class of vehicles: a split holds class folders and no images of its own.
-    if "train" not in splits.values() or any(_entries(root / name)[1] for name in splits):
+    if "train" not in splits.values() or any(image_entries(root / name)[1] for name in splits):
         return None
     others = [name for name in folders if name not in splits]
     if others:
@@ -75,7 +75,7 @@ def _class_folders(
     names: list[str] = []
     empty: list[str] = []
     for folder in folders:
-        found = _images_below(parent / folder, frozenset())
+        found = images_below(parent / folder)
         paths += [path.relative_to(root).as_posix() for path in found]
         names += [folder] * len(found)
         if not found:
@@ -94,20 +94,20 @@ def _class_folders(
     return paths, names, notes
 
 
-def _images_below(folder: Path, above: frozenset[tuple[int, int]]) -> list[Path]:
+def images_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> list[Path]:
     """List the images at any depth, in natural order; `above` identifies the folders we came through."""
     state = os.stat(folder)
     here = (state.st_dev, state.st_ino)
     if here in above:  # a link back to a folder we are in
         return []
-    folders, images = _entries(folder)
+    folders, images = image_entries(folder)
     found = [folder / name for name in images]
     for name in folders:
-        found += _images_below(folder / name, above | {here})
+        found += images_below(folder / name, above | {here})
     return found
 
 
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
+def image_entries(folder: Path) -> tuple[list[str], list[str]]:
     """Return the names of the visible subfolders and of the image files in a folder, in natural order."""
     folders: list[str] = []
     images: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -192,6 +193,14 @@ class Embedder(nn.Module):
                 "use the config it was trained with"
             )
         self.load_state_dict(dict(state))
+
+    def fingerprint(self) -> str:
+        """Return a hash of the config and the weights: models with the same one embed alike."""
+        digest = hashlib.sha256(json.dumps(self.config.model_dump(), sort_keys=True).encode())
+        for key, value in sorted(self.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
 
     @property
     def is_ready(self) -> bool:

@@ -1,0 +1,376 @@
+"""The index: images that can be searched by image."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from winnow.data import UNLABELLED, FileSet, ImageSet, read_collection
+from winnow.errors import DataError, ModelError
+from winnow.evaluation.inputs import as_count, as_embeddings
+from winnow.files import make_folder
+from winnow.index.approximate import build_finder, check_kind, measure_recall, open_finder
+from winnow.index.embedding import embed_images
+from winnow.index.entries import Entry
+from winnow.index.exact import Finder, measured
+from winnow.index.generation import Generation, Row, write_generation
+from winnow.index.hashing import content_hashes, full_name, label
+from winnow.index.journal import Journal
+from winnow.index.manifest import FILE, Manifest, locked
+from winnow.models import Embedder
+from winnow.models.embedder import ImageLike
+
+Kind = Literal["exact", "hnsw", "ivfpq"]
+Images = ImageSet | str | PathLike[str] | Sequence[str | PathLike[str]]
+Task = Callable[[str], Callable[[int, int], None]]
+"""Given a title, returns what is called with (done, total)."""
+
+_GENERATION = "generation-"
+
+
+class Hits(NamedTuple):
+    """What a search found, nearest first.
+
+    Attributes:
+        ids: (Q, k) int64, of entries; -1 where an approximate index found fewer.
+        distances: (Q, k) float32, Euclidean; infinite there.
+    """
+
+    ids: NDArray[np.int64]
+    distances: NDArray[np.float32]
+
+
+@dataclass
+class Changes:
+    """What became of an index: numbers of entries, and (path, reason) of the images that could not be read."""
+
+    added: int = 0
+    updated: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    embedded: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _silent(_title: str) -> Callable[[int, int], None]:
+    return lambda _done, _total: None
+
+
+class Index:
+    """A folder of vectors, thumbnails and the model that made them; nothing else is needed to search it.
+
+    `Index.build(model, "photos", "photos.index")` makes one and `Index.open("photos.index")` opens it. A change writes
+    a new generation beside the old one and then switches, so that a killed process leaves the index as it was, and a
+    reader that has it open goes on reading what it opened. Searching is safe from many threads.
+
+    Attributes:
+        path: Its folder.
+        manifest: What it holds.
+        built: What `build` did, for an index that was just built.
+    """
+
+    built: Changes | None = None
+
+    def __init__(self, path: Path, *, device: str | torch.device = "cpu") -> None:
+        self.path, self._device = path, device
+        self._model: Embedder | None = None
+        self._load()
+
+    @classmethod
+    def open(cls, path: str | PathLike[str], *, device: str | torch.device = "cpu") -> Index:
+        """Open an index.
+
+        Args:
+            path: Its folder.
+            device: Where its model is to embed queries.
+
+        Raises:
+            DataError: when the folder is no index.
+        """
+        return cls(Path(path), device=device)
+
+    @classmethod
+    def build(
+        cls, model: Embedder, images: Images, path: str | PathLike[str], *,
+        kind: Kind = "exact", dtype: Literal["float32", "float16"] = "float32", batch_size: int = 64,
+        task: Task = _silent,
+    ) -> Index:  # fmt: skip
+        """Embed images and make an index of them; after a kill the same call goes on where it stopped.
+
+        Args:
+            model: What makes vectors of images; a copy goes into the index.
+            images: An image set, a folder or CSV file as `read_collection` takes it, or paths of image files.
+            path: The folder to make.
+            kind: "exact" looks at all vectors; "hnsw" and "ivfpq" (FAISS) are for millions, and miss some.
+            dtype: Of the stored vectors; float16 halves the file and changes distances in the third digit.
+            batch_size: Images embedded at a time.
+            task: Shows progress.
+
+        Raises:
+            DataError: when the folder holds an index already, or no image can be read.
+        """
+        folder = Path(path)
+        if (folder / FILE).is_file():
+            raise DataError(f"{folder} holds an index already: open it and add to it, or choose another folder")
+        check_kind(kind)
+        make_folder(folder)
+        model.save_pretrained(folder / "model")
+        index = cls.__new__(cls)
+        index.path, index._device, index._model = folder, model.device, model
+        index.manifest = Manifest("", model.fingerprint(), kind, dtype, 0, model.config.dim, 0)
+        index._state = None
+        index.built = index._change(as_image_set(images), prune=False, batch_size=batch_size, task=task)
+        return index
+
+    def _load(self) -> None:
+        for _ in range(5):  # another process may switch between the two readings
+            self.manifest = Manifest.read(self.path)
+            folder = self.path / self.manifest.generation
+            try:
+                self._state: Generation | None = Generation(folder)
+                self._finder: Finder = open_finder(self.manifest.kind, self._state.vectors, folder)
+                return
+            except FileNotFoundError:
+                continue
+        raise DataError(f"{self.path} is damaged: {self.manifest.generation} is missing; build it anew")
+
+    def __len__(self) -> int:
+        return self.manifest.count
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.path)!r}, {len(self)} images, kind={self.kind!r})"
+
+    @property
+    def kind(self) -> str:
+        """How it searches: "exact", "hnsw" or "ivfpq"."""
+        return self.manifest.kind
+
+    @property
+    def model(self) -> Embedder:
+        """The model that made the vectors; loaded when first asked for.
+
+        Raises:
+            ModelError: when it is not the one that did.
+        """
+        if self._model is None:
+            model = Embedder.from_pretrained(self.path / "model", device=self._device)
+            self.check_model(model)
+            self._model = model
+        return self._model
+
+    def check_model(self, model: Embedder) -> None:
+        """Refuse a model whose vectors cannot be compared with those in the index."""
+        if model.fingerprint() != self.manifest.model:
+            raise ModelError(
+                f"the vectors in {self.path} were made by another model (or the same one before more training): "
+                "use the model inside the index, or build a new index with this one"
+            )
+
+    def search(self, queries: ImageLike | Sequence[ImageLike] | NDArray[Any] | Tensor, k: int = 10) -> Hits:
+        """Find the k nearest entries of each query.
+
+        Args:
+            queries: Vectors (Q, dim), normalised as `encode` does; or images, as `encode` takes them.
+            k: How many; cut to the number of entries there are.
+        """
+        vectors = self.vectors_of(queries)
+        k = min(as_count(k, "k", 1), len(self))
+        if k == 0 or len(vectors) == 0:
+            return Hits(np.zeros((len(vectors), k), dtype=np.int64), np.zeros((len(vectors), k), dtype=np.float32))
+        state = self._opened
+        distances, places = measured(state.vectors, vectors, self._finder.candidates(vectors, k), k)
+        return Hits(np.where(places < 0, -1, state.ids[places]), distances)
+
+    def vectors_of(self, queries: ImageLike | Sequence[ImageLike] | NDArray[Any] | Tensor) -> NDArray[np.float32]:
+        """Return the vectors (Q, dim) of queries: as they are, or of images by the index's model."""
+        if not isinstance(queries, np.ndarray | Tensor) or (isinstance(queries, Tensor) and queries.dim() > 2):
+            return self.model.encode(queries)
+        vectors = as_embeddings(queries, "queries", empty=True).float().cpu().numpy()
+        if vectors.shape[1] != self.manifest.dim:
+            raise DataError(f"queries have {vectors.shape[1]} numbers each and the index {self.manifest.dim}: "
+                            "embed them with the index's model")  # fmt: skip
+        return vectors
+
+    def entry(self, number: int) -> Entry:
+        """Return an entry by its id.
+
+        Raises:
+            DataError: when there is none.
+        """
+        return self._opened.table.entry(int(number))
+
+    def find(self, path: str | PathLike[str]) -> int | None:
+        """Return the id of the entry with a path or name; None where there is none."""
+        found = self._opened.table.find(str(path))
+        return self._opened.table.find(os.path.abspath(path)) if found is None else found
+
+    def vectors(self, ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors (len(ids), dim) of entries, to search on from them."""
+        state = self._opened
+        return np.asarray(state.vectors[state.table.places(np.asarray(ids).tolist())], dtype=np.float32)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The ids of all entries."""
+        return self._opened.ids
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The class of each entry, in the order of `ids`; None where it is not known."""
+        return self._opened.table.labels()
+
+    def add(self, images: Images, *, prune: bool = False, batch_size: int = 64, task: Task = _silent) -> Changes:
+        """Add images, and embed those anew whose content has changed; what is unchanged costs a look at its bytes.
+
+        Args:
+            images: As for `build`.
+            prune: Also remove every entry that is not among them.
+            batch_size: Images embedded at a time.
+            task: Shows progress.
+        """
+        return self._change(as_image_set(images), prune=prune, batch_size=batch_size, task=task)
+
+    def remove(self, paths: Sequence[str | PathLike[str]]) -> Changes:
+        """Remove entries by path or name.
+
+        Raises:
+            DataError: when one of them is not in the index; nothing is removed then.
+        """
+        with locked(self.path):
+            self._load()
+            gone = {}
+            for path in paths:
+                number = self.find(path)
+                if number is None:
+                    raise DataError(f"{path} is not in the index {self.path}")
+                gone[number] = path
+            rows = [Row(n, path, name, key, n) for n, _, path, key, name in self._known() if n not in gone]
+            changes = Changes(removed=len(gone), unchanged=len(rows))
+            if gone:
+                self._write(rows, None, _silent)
+        return changes
+
+    def convert(self, kind: Kind) -> None:
+        """Search in another way from now on."""
+        with locked(self.path):
+            self._load()
+            check_kind(kind, len(self))
+            self.manifest = replace(self.manifest, kind=kind)
+            self._write([Row(n, path, name, key, n) for n, _, path, key, name in self._known()], None, _silent)
+
+    @property
+    def _opened(self) -> Generation:
+        assert self._state is not None, "it is opened, or built"
+        return self._state
+
+    def _known(self) -> list[tuple[int, int, str, str, str | None]]:
+        return [] if self._state is None else self._state.table.known()
+
+    def _change(self, images: ImageSet, *, prune: bool, batch_size: int, task: Task) -> Changes:
+        with locked(self.path):
+            if self._state is not None:
+                self._load()
+            names = [full_name(images, index) for index in range(len(images))]
+            hashes = content_hashes(images, task("reading"))
+            known = {path: Row(n, path, name, key, n) for n, _, path, key, name in self._known()}
+            by_hash = {row.hash: row for row in known.values()}
+            journal = Journal(self.path / ".journal.sqlite", self.manifest.model)
+            try:
+                changes = Changes()
+                failed = self._embed(images, names, hashes, set(by_hash), journal, changes, batch_size, task)
+                rows = {} if prune else dict(known)
+                next_id = self.manifest.next_id
+                for index, (path, key) in enumerate(zip(names, hashes, strict=True)):
+                    old = known.get(path)
+                    if key in failed:
+                        if old is not None:  # it was readable once, and is still listed
+                            rows[path] = old
+                        continue
+                    same = by_hash.get(key)
+                    row = Row(next_id if old is None else old.id, path, label(images, index), key,
+                              None if same is None else same.id)  # fmt: skip
+                    if path not in rows or rows[path] is old:  # the first of a path that is listed twice
+                        next_id += old is None
+                        unchanged = old is not None and (old.hash, old.label) == (key, row.label)
+                        changes.added += old is None
+                        changes.unchanged += unchanged
+                        changes.updated += old is not None and not unchanged
+                        rows[path] = row
+                changes.removed = len(known.keys() - rows.keys())
+                if not rows and not known:
+                    first = changes.skipped[0] if changes.skipped else None
+                    raise DataError("there are no images to index" if first is None else
+                                    f"none of the {len(images)} images can be read; the first is {first[0]} "
+                                    f"({first[1]})")  # fmt: skip
+                if self._state is None or changes.added or changes.updated or changes.removed:
+                    self.manifest = replace(self.manifest, next_id=next_id)
+                    self._write(list(rows.values()), journal, task)
+            except BaseException:
+                journal.close()
+                raise
+            journal.delete()
+        return changes
+
+    def _embed(
+        self, images: ImageSet, names: list[str], hashes: list[str], known: set[str], journal: Journal,
+        changes: Changes, batch_size: int, task: Task,
+    ) -> set[str]:  # fmt: skip
+        """Embed into the journal what is neither in the index nor there; return the hashes of what cannot be read."""
+        have = known | journal.hashes()
+        new: dict[str, int] = {}
+        for index, key in enumerate(hashes):
+            if key not in have:
+                new.setdefault(key, index)
+        show, failed = task("embedding"), set()
+        done = 0
+        for batch in embed_images(self.model, images, list(new.values()), batch_size=batch_size, thumbnails=True):
+            journal.add([hashes[index] for index in batch.indices], batch.vectors, batch.thumbnails)
+            for index, error in batch.failures:
+                failed.add(hashes[index])
+                changes.skipped.append((names[index], str(getattr(error, "reason", error))))
+            changes.embedded += len(batch.indices)
+            done += len(batch.indices) + len(batch.failures)
+            show(done, len(new))
+        return failed
+
+    def _write(self, rows: list[Row], journal: Journal | None, task: Task) -> None:
+        """Write a new generation, switch to it and remove the others."""
+        before, kind = self._state, self.manifest.kind
+        check_kind(kind, len(rows))
+        numbers = [int(p.name.removeprefix(_GENERATION)) for p in self._generations()]
+        name = f"{_GENERATION}{max(numbers, default=0) + 1:06d}"
+        folder = self.path / name
+        write_generation(folder, rows, before, journal, self.manifest.dim, self.manifest.dtype, task("writing"))
+        state = Generation(folder)
+        build_finder(kind, state.vectors, folder)
+        self._finder = open_finder(kind, state.vectors, folder)
+        recall = None if kind == "exact" else measure_recall(self._finder, state.vectors)
+        self.manifest = replace(self.manifest, generation=name, count=len(rows), recall=recall)
+        self.manifest.write(self.path)
+        self._state = state
+        for other in self._generations():
+            if other.name != name:
+                shutil.rmtree(other, ignore_errors=True)  # a reader keeps what it has open
+
+    def _generations(self) -> list[Path]:
+        return [p for p in self.path.glob(f"{_GENERATION}*") if p.name.removeprefix(_GENERATION).isdigit()]
+
+
+def as_image_set(images: Images) -> ImageSet:
+    """Return images given as a set, as a folder or CSV file, or as paths of image files."""
+    if isinstance(images, ImageSet):
+        return images
+    if isinstance(images, str | PathLike):
+        return read_collection(Path(images))
+    paths = [os.fspath(path) for path in images]
+    return FileSet.of_names(Path(), paths, [UNLABELLED] * len(paths))
