@@ -190,6 +190,14 @@ def test_the_seed_reaches_the_generators_of_numpy_and_python() -> None:
     assert drawn[0] == drawn[1]
 
 
+def test_a_run_leaves_the_generators_of_its_caller_alone(make_folder: MakeFolder, tmp_path: Path) -> None:
+    seed_everything(5)
+    expected = random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+    seed_everything(5)
+    run_training(load_config(None, [f"data={make_folder()}", *TINY, "train.device=cpu"]), RunFolder(tmp_path / "run"))
+    assert (random.random(), np.random.rand(), torch.rand(1)) == expected  # noqa: NPY002
+
+
 def test_the_finite_watch_keeps_the_first_bad_step() -> None:
     watch = FiniteWatch(torch.device("cpu"))
     for step, value in enumerate([1.0, float("inf"), 2.0, float("nan")]):

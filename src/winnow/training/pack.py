@@ -17,6 +17,7 @@ from winnow.training.lane import Work
 from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned
 from winnow.training.run import training
+from winnow.training.seeding import own_randomness
 from winnow.training.shared import Shared
 
 OUT_OF_MEMORY = (
@@ -61,17 +62,18 @@ def run_pack(
     outcomes: dict[int, Outcome] = {}
     waiting = deque(enumerate(runs))
     going: dict[int, Work[dict[str, Any]]] = {}
-    while waiting or going:
-        while waiting and len(going) < limit:
-            number, run = waiting.popleft()
-            going[number] = _begin(run, monitor(run), shared)
-        for number in list(going):
-            outcome = _advance(runs[number], going[number])
-            if outcome is not None:
-                del going[number]
-                outcomes[number] = outcome
-                ended(outcome)
-                _free()
+    with own_randomness():
+        while waiting or going:
+            while waiting and len(going) < limit:
+                number, run = waiting.popleft()
+                going[number] = _begin(run, monitor(run), shared)
+            for number in list(going):
+                outcome = _advance(runs[number], going[number])
+                if outcome is not None:
+                    del going[number]
+                    outcomes[number] = outcome
+                    ended(outcome)
+                    _free()
     return [outcomes[number] for number in range(len(runs))]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,3 +20,21 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (the global one is what transforms use)
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Give the generators that a run seeds back to the program that called it as they were.
+
+    Else whatever that program draws after a run would be the same after every run.
+    """
+    python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)  # noqa: NPY002
+        torch.set_rng_state(tensors)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)
