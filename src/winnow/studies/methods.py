@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import ConfigError
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.training import Config, RunFolder, load_config
+from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
-from winnow.training.plan import Planned
+from winnow.training.plan import Planned, check_same
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +84,7 @@ class Comparison:
         config = load_config(self.file, [*self.words, *method.words, f"seed={seed}"])
         place = RunFolder(folder / f"{_plain(method.name)}-seed{seed}")
         if place.config_file.is_file():
-            _check_same(config, place)
+            check_same(config, place)
         return Planned({"method": method.name, "seed": str(seed)}, config, place)
 
     def command(self, method: Method) -> str:
@@ -173,21 +172,3 @@ def _told(outcome: Outcome) -> str:
 def _plain(name: str) -> str:
     """Return a name that every file system takes."""
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
-
-
-def _check_same(config: Config, place: RunFolder) -> None:
-    """Refuse to take a run for one of another config; what depends on the data or machine is not set by hand."""
-    asked, made = config.model_dump(mode="json", exclude_unset=True), place.read_config().model_dump(mode="json")
-    key = _difference(asked, made)
-    if key is not None:
-        raise ConfigError(f"{place.path} was made with another {key}: choose another folder, or remove this one")
-
-
-def _difference(asked: Any, made: Any, key: str = "") -> str | None:
-    if isinstance(asked, dict) and isinstance(made, dict):
-        for name, value in asked.items():
-            found = _difference(value, made.get(name), f"{key}.{name}" if key else str(name))
-            if found is not None:
-                return found
-        return None
-    return None if asked == made else key

@@ -24,7 +24,8 @@ class RunFolder:
 
     `config.yaml` the resolved config; `log.jsonl` one line per validation; `checkpoint.pt` everything needed to go on;
     `best.pt` the weights of the best validation; `model/` the trained model; `test.safetensors` the test images'
-    embeddings and labels, where they are kept; `result.json` what was measured. The command line adds `curves.png`, and `problems.svg` with CCP; a loss that is not finite leaves `bad_batch.txt`.
+    embeddings and labels, where they are kept; `result.json` what was measured. The command line adds `curves.png`, and
+    `problems.svg` with CCP; a loss that is not finite leaves `bad_batch.txt`.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -118,6 +118,28 @@ def read_plan(folder: Path) -> list[Planned]:
     ]
 
 
+def check_same(config: Config, place: RunFolder) -> None:
+    """Refuse to take a run for one of another config; what depends on the data or machine is not set by hand.
+
+    Raises:
+        ConfigError: naming the first setting that differs.
+    """
+    asked, made = config.model_dump(mode="json", exclude_unset=True), place.read_config().model_dump(mode="json")
+    key = _difference(asked, made)
+    if key is not None:
+        raise ConfigError(f"{place.path} was made with another {key}: choose another folder, or remove this one")
+
+
+def _difference(asked: Any, made: Any, key: str = "") -> str | None:
+    if isinstance(asked, dict) and isinstance(made, dict):
+        for name, value in asked.items():
+            found = _difference(value, made.get(name), f"{key}.{name}" if key else str(name))
+            if found is not None:
+                return found
+        return None
+    return None if asked == made else key
+
+
 def _name(choices: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in choices.items())
 
