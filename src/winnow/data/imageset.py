@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +80,22 @@ class Subset(ImageSet):
 
 @dataclass(frozen=True)
 class Splits:
-    """Training, validation and test images whose classes are disjoint; `test` is None where classes are too few.
+    """Training, validation and test images, in general of disjoint classes.
 
-    `notes` are sentences for the user about what was left out on the way.
+    Attributes:
+        train: To learn from.
+        val: To choose weights by; the test set itself in the conventional protocol.
+        test: To judge by; None where classes are too few. The queries, where there is a gallery.
+        notes: Sentences for the user about what was left out on the way.
+        gallery: What queries of the test are compared with, labelled alike; None: each with all the others.
+        ks: The ranks of R@k that the test is reported at.
+        missing: What a benchmark set lacks, by part; it goes into every result.
     """
 
     train: ImageSet
     val: ImageSet
     test: ImageSet | None
     notes: tuple[str, ...] = ()
+    gallery: ImageSet | None = None
+    ks: tuple[int, ...] = (1, 2, 4, 8)
+    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

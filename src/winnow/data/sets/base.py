@@ -1,0 +1,197 @@
+"""What every benchmark set declares of itself, and how its counts are held to what was published."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from winnow.data.fileset import first_few
+from winnow.data.imageset import ImageSet
+from winnow.data.sets.benchmark import Benchmark, FoldsBy
+from winnow.errors import DataError
+from winnow.files import write_text
+
+RECORD = "missing.json"
+"""In a set's folder: which of its images are known to be missing."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file at a public address.
+
+    Attributes:
+        url: Where it is.
+        file: What it is called.
+        md5: Its published checksum; None where none is known for sure.
+    """
+
+    url: str
+    file: str
+    md5: str | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a reader found: images by part (train, val, test, gallery), and what the label files list beside them.
+
+    Attributes:
+        parts: The images of each part.
+        absent: For each part the names of what is listed and not there: files, or classes with too few images.
+    """
+
+    parts: Mapping[str, ImageSet]
+    absent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A part with another number of images than was published.
+
+    Attributes:
+        part: Which one.
+        found: Images that are there.
+        expected: Images that were published.
+        names: Of what is missing, as far as the label files tell.
+    """
+
+    part: str
+    found: int
+    expected: int
+    names: tuple[str, ...] = ()
+
+    def told(self, limit: int = 5) -> str:
+        """Say it in a few words, with the first names."""
+        names = f": {first_few(self.names, limit)}" if self.names else ""
+        return f"{self.part} has {self.found:,} of {self.expected:,} images{names}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what results and the record keep."""
+        return {"found": self.found, "expected": self.expected, "names": list(self.names)}
+
+
+class Dataset(ABC):
+    """A published set: what it is, where it can be had, how its own files are read, and how many images it has.
+
+    A new one is a subclass in a file of its own, and a line in `DATASETS`.
+
+    Attributes:
+        name: What it is called in `data=NAME`.
+        title: Its full name.
+        about: A sentence on what it shows and how it is split.
+        terms: Under which terms its owners give it.
+        home: Its page.
+        layout: The files a folder of it holds.
+        counts: Images of each part.
+        classes: Classes of each part; a gallery has those of the test.
+        ks: The ranks of R@k it is reported at.
+        sources: Where its files are; empty where they have to be asked for.
+        folds_by: What training is cut by to choose weights on: classes, or the images of each class where the test has
+            the same classes; None where it is not cut.
+    """
+
+    name: str
+    title: ClassVar[str]
+    about: str
+    terms: ClassVar[str]
+    home: ClassVar[str]
+    layout: ClassVar[str]
+    counts: Mapping[str, int]
+    classes: Mapping[str, int]
+    ks: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)
+    sources: ClassVar[tuple[Source, ...]] = ()
+    folds_by: ClassVar[FoldsBy | None] = "classes"
+
+    @abstractmethod
+    def read(self, root: Path) -> Contents:
+        """Read the set's own files in a folder, whatever is missing there.
+
+        Raises:
+            DataError: where the files are not those of the set.
+        """
+
+    def check(self, root: str | Path) -> tuple[Contents, list[Shortfall]]:
+        """Read a folder and compare what it holds with what was published.
+
+        Raises:
+            DataError: where there is no such folder, or its files are not those of the set.
+        """
+        root = Path(root)
+        if not root.is_dir():
+            raise DataError(
+                f"there is no folder {root}: `winnow datasets get {self.name}` puts {self.title} there, or name "
+                "another with data.root"
+            )
+        contents = self.read(root)
+        for part, count in self.classes.items():
+            found = len(contents.parts[part].class_names)
+            if found != count:
+                raise DataError(f"{root}: {part} has {found:,} classes where {self.title} has {count:,}")
+        short = [
+            Shortfall(part, len(contents.parts[part]), count, contents.absent.get(part, ()))
+            for part, count in self.counts.items()
+            if len(contents.parts[part]) != count
+        ]
+        return contents, short
+
+    def load(self, root: str | Path | None = None) -> Benchmark:
+        """Read a folder, and refuse it if images are missing that `record_missing` has not noted.
+
+        Args:
+            root: The folder; None for [`default_root`][winnow.data.sets.default_root].
+
+        Raises:
+            DataError: naming the files.
+        """
+        place = default_root(self.name) if root is None else Path(root)
+        contents, short = self.check(place)
+        known = read_record(place)
+        for one in short:
+            if not _covers(known.get(one.part), one):
+                raise DataError(
+                    f"{place}: {one.told()}. `winnow datasets verify {self.name} {place}` lists them; with "
+                    "--allow-missing they are noted, and every result tells"
+                )
+        parts = contents.parts
+        return Benchmark(
+            name=self.name, train=parts["train"], test=parts["test"], val=parts.get("val"),
+            gallery=parts.get("gallery"), ks=self.ks, folds_by=self.folds_by,
+            missing={one.part: one.to_dict() for one in short},
+        )  # fmt: skip
+
+
+def default_root(name: str) -> Path:
+    """Return where a set is looked for and put if nothing is said: `$WINNOW_DATA/NAME`, or `data/NAME`."""
+    return Path(os.environ.get("WINNOW_DATA", "data")) / name
+
+
+def record_missing(root: str | Path, short: list[Shortfall]) -> None:
+    """Note in a set's folder that it is used with what is missing; an empty list takes the note away."""
+    path = Path(root) / RECORD
+    if short:
+        write_text(path, json.dumps({one.part: one.to_dict() for one in short}, indent=2) + "\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_record(root: Path) -> dict[str, dict[str, Any]]:
+    """Read what `record_missing` wrote; nothing where it wrote nothing."""
+    path = root / RECORD
+    if not path.is_file():
+        return {}
+    try:
+        known: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        return {part: {"found": int(one["found"]), "names": set(one["names"])} for part, one in known.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise DataError(f"{path} cannot be read: delete it, and note what is missing anew") from None
+
+
+def _covers(known: Mapping[str, Any] | None, short: Shortfall) -> bool:
+    """Whether a part lacks nothing beyond what was noted; too many images are never right."""
+    if known is None or short.found > short.expected:
+        return False
+    return bool(short.found >= known["found"] and set(short.names) <= known["names"])
