@@ -16,6 +16,7 @@ from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels
 from winnow.evaluation.judge import judge
 from winnow.evaluation.metrics import metric_names
 from winnow.evaluation.result import RetrievalResult
+from winnow.processes import gather_rows
 
 
 def evaluate_sharded(
@@ -73,12 +74,13 @@ def evaluate_sharded(
     queries, query_labels = own[0].to(dtype), own[1]
     query_counts = [one.queries for one in facts]
     if len(own) == 2:
-        references, reference_labels = _gather(queries, query_counts, group), _gather(query_labels, query_counts, group)
+        references = gather_rows(queries, query_counts, group)
+        reference_labels = gather_rows(query_labels, query_counts, group)
         first = sum(query_counts[: dist.get_rank(group)])
         selves = torch.arange(first, first + len(queries), device=queries.device)
     else:
         counts = [one.references for one in facts]
-        references, reference_labels = _gather(own[2].to(dtype), counts, group), _gather(own[3], counts, group)
+        references, reference_labels = gather_rows(own[2].to(dtype), counts, group), gather_rows(own[3], counts, group)
         selves = None
     judged = judge(
         queries,
@@ -92,7 +94,7 @@ def evaluate_sharded(
     )
 
     def whole(values: Tensor) -> Tensor:
-        return _gather(values, query_counts, group).cpu()
+        return gather_rows(values, query_counts, group).cpu()
 
     return RetrievalResult(
         neighbours=whole(judged.neighbours),
@@ -167,12 +169,3 @@ def _share(rows: Array, labels: Array, name: str, labels_name: str) -> list[Tens
     """Check one process's rows and labels; no rows at all are allowed."""
     checked = as_embeddings(rows, name, empty=True)
     return [checked, as_labels(labels, len(checked), checked.device, labels_name)]
-
-
-def _gather(share: Tensor, counts: Sequence[int], group: dist.ProcessGroup | None) -> Tensor:
-    """The rows of all processes, one share after another."""
-    padded = share.new_zeros(max(counts), *share.shape[1:])
-    padded[: len(share)] = share
-    shares = [torch.empty_like(padded) for _ in counts]
-    dist.all_gather(shares, padded, group=group)
-    return torch.cat([one[:count] for one, count in zip(shares, counts, strict=True)])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from winnow.functional import clip_norm, greedy_k_centre
 from winnow.pooling.base import Pooling
+from winnow.processes import gather_rows
 
 
 class PrototypePooling(Pooling):
@@ -64,7 +65,8 @@ class PrototypePooling(Pooling):
     @torch.no_grad()
     def collect(self, embeddings: Tensor) -> None:
         """Remember average-pooled embeddings (B, d); once the memory is full, set the prototypes from it."""
-        rows = _gather_processes(clip_norm(embeddings.to(self.memory.dtype)))
+        # The rows of all processes, so that every process sets the same prototypes.
+        rows = gather_rows(clip_norm(embeddings.to(self.memory.dtype)))
         if len(rows) == 0:
             return
         # Every place of the memory looks for its row, so that where they go is decided on the device.
@@ -101,12 +103,3 @@ def _read_state(module: nn.Module, _incompatible_keys: Any) -> None:
 def _is_capturing(tensor: Tensor) -> bool:
     """Whether work on this tensor is being recorded into a CUDA graph instead of done."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _gather_processes(rows: Tensor) -> Tensor:
-    """Collect the rows of all processes, so that every process sets the same prototypes."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return rows
-    parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
