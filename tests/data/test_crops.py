@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -234,3 +235,27 @@ def test_settings_that_make_no_sense(store: ImageStore) -> None:
             Crops(**wrong)
     with pytest.raises(ConfigError, match="resize 256 are asked of a store made with resize 8"):
         Crops().test(store, [0])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_share_of_a_batch_is_cropped_as_within_the_whole(store: ImageStore, own: bool) -> None:
+    def noise(image: Tensor) -> Tensor:
+        return torch.rand(3, 4, 4) + random.random() + np.random.random()  # noqa: NPY002
+
+    cut = Crops(resize=8, size=6, transform=noise if own else None)
+    indices = [0, 1, 2, 0, 1, 2, 1]
+    whole = cut.train(store, indices, torch.Generator().manual_seed(3))
+    for share in (slice(0, 3), slice(3, 5), slice(5, 7)):
+        torch.manual_seed(int(share.start))
+        part = cut.train(store, indices, torch.Generator().manual_seed(3), share=share)
+        assert torch.equal(part, whole[share])
+    assert not torch.equal(whole[0], whole[3])
+
+
+def test_a_transform_leaves_the_generator_of_the_losses_alone(store: ImageStore) -> None:
+    drawing = Crops(resize=8, transform=lambda image: torch.rand(3, 2, 2))
+    torch.manual_seed(1)
+    drawing.train(store, [0, 1], torch.Generator())
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(3))

@@ -16,13 +16,13 @@ import torch
 from tests.conftest import TINY, MakeFolder
 from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.models import Embedder, Head
+from winnow.seeding import seed_everything
 from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
 from winnow.training.config import Config
 from winnow.training.inputs import FeatureInputs
 from winnow.training.lane import finish
 from winnow.training.learner import build_learner, count_parameters, parameter_groups
 from winnow.training.prepare import resolve_config
-from winnow.training.seeding import seed_everything
 from winnow.training.step import FiniteWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -13,6 +14,7 @@ from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
 from winnow.data.ragged import Ragged
 from winnow.data.store import StoredImages
 from winnow.errors import ConfigError, DataError
+from winnow.seeding import seed_everything
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -28,7 +30,8 @@ class Crops:
         aspect: Smallest and largest width / height of a training crop.
         flip: Whether half of the training crops are mirrored.
         transform: A user's own augmentation. It takes one stored image, (3, H, W) uint8, and returns (3, h, w), float
-            in [0, 1] or uint8, of the same size for every image; in training it replaces random crop and flip.
+            in [0, 1] or uint8, of the same size for every image; in training it replaces random crop and flip. What it
+            draws from the generators of torch, numpy or Python is seeded for each image.
     """
 
     resize: int = 256
@@ -48,18 +51,28 @@ class Crops:
             raise ConfigError(f"augment.aspect={self.aspect}: must be two positive numbers, the smaller first")
 
     def train(
-        self, store: StoredImages, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None
+        self,
+        store: StoredImages,
+        indices: ArrayLike,
+        generator: torch.Generator,
+        out: Tensor | None = None,
+        share: slice = slice(None),
     ) -> Tensor:
         """Return (B, 3, h, w) float32 in [0, 1]: random crops, or what the user's transform makes.
 
-        Given `out`, an earlier batch of the same shape, they are written into it.
+        Given `out`, an earlier batch of the same shape, they are written into it. Given a share, only that part of the
+        batch is made, the same as within the whole: what is drawn for an image depends on its place in the batch alone.
         """
-        batch = self._gather(store, indices)
+        rows = np.asarray(indices)
+        batch, whole = self._gather(store, rows[share]), len(rows)
         if self.transform is not None:
-            made = _transformed(batch, self.transform)
+            seeds = torch.randint(2**62, (whole,), generator=generator)[share]
+            made = _transformed(batch, self.transform, seeds.tolist())
             return made if out is None else _written(made, out)
-        boxes = train_boxes(batch.heights, batch.widths, generator, area=self.area, aspect=self.aspect)
-        flips = random_flips(len(batch), generator) if self.flip else None
+        boxes = train_boxes(
+            batch.heights, batch.widths, generator, area=self.area, aspect=self.aspect, whole=whole, share=share
+        )
+        flips = random_flips(whole, generator)[share] if self.flip else None
         return crop_batch(batch, boxes, self.size, flips, out=out)
 
     def test(self, store: StoredImages, indices: ArrayLike) -> Tensor:
@@ -73,24 +86,32 @@ class Crops:
         return store.gather(indices)
 
 
-def _transformed(batch: Ragged, transform: Transform) -> Tensor:
-    """Apply a transform image by image and stack what it returns."""
-    results: list[Tensor] = []
-    for image in batch.images():
-        try:
-            result = transform(image)
-        except Exception as error:
-            raise DataError(f"the transform failed on an image of shape {tuple(image.shape)}: {error!r}") from error
-        if not isinstance(result, Tensor) or result.ndim != 3 or result.shape[0] != 3:
-            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise DataError(f"the transform must return a (3, height, width) tensor, not {got}")
-        if results and result.shape != results[0].shape:
-            raise DataError(
-                f"the transform must return images of one size, but returned {tuple(results[0].shape)} "
-                f"and then {tuple(result.shape)}: end it with a crop or a resize"
-            )
-        results.append(result.float().div(255) if result.dtype == torch.uint8 else result.float())
+def _transformed(batch: Ragged, transform: Transform, seeds: Sequence[int]) -> Tensor:
+    """Apply a transform image by image, each with its own seed, and stack what it returns."""
+    pixels, results = batch.pixels, list[Tensor]()
+    # What is drawn after the transforms, by a loss, must not depend on which images this process has.
+    with torch.random.fork_rng([pixels.device] if pixels.is_cuda else []):
+        for image, seed in zip(batch.images(), seeds, strict=True):
+            seed_everything(seed)
+            results.append(_checked(image, transform, results))
     return torch.stack(results)
+
+
+def _checked(image: Tensor, transform: Transform, others: Sequence[Tensor]) -> Tensor:
+    """Apply a transform to one image; what it returns must be an image of the others' size."""
+    try:
+        result = transform(image)
+    except Exception as error:
+        raise DataError(f"the transform failed on an image of shape {tuple(image.shape)}: {error!r}") from error
+    if not isinstance(result, Tensor) or result.ndim != 3 or result.shape[0] != 3:
+        got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise DataError(f"the transform must return a (3, height, width) tensor, not {got}")
+    if others and result.shape != others[0].shape:
+        raise DataError(
+            f"the transform must return images of one size, but returned {tuple(others[0].shape)} "
+            f"and then {tuple(result.shape)}: end it with a crop or a resize"
+        )
+    return result.float().div(255) if result.dtype == torch.uint8 else result.float()
 
 
 def _written(made: Tensor, out: Tensor) -> Tensor:

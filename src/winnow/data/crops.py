@@ -80,6 +80,8 @@ def train_boxes(
     *,
     area: tuple[float, float] = (0.16, 1.0),
     aspect: tuple[float, float] = (0.75, 4 / 3),
+    whole: int | None = None,
+    share: slice = slice(None),
 ) -> Tensor:
     """Draw one random box per image.
 
@@ -93,13 +95,15 @@ def train_boxes(
         generator: On the CPU, so that the boxes are the same for every device.
         area: Smallest and largest share of the image's area.
         aspect: Smallest and largest width / height.
+        whole: Number of images in the batch, where these are only a share of it.
+        share: Which of the batch these are; an image's box depends on its place in the whole batch alone.
 
     Returns:
         (B, 4) float32: top, left, height, width.
     """
     count = len(heights)
-    drawn = torch.rand(2, count, _ATTEMPTS, generator=generator)
-    places = torch.rand(2, count, generator=generator)
+    drawn = torch.rand(2, whole or count, _ATTEMPTS, generator=generator)[:, share]
+    places = torch.rand(2, whole or count, generator=generator)[:, share]
     shares = area[0] + (area[1] - area[0]) * drawn[0]
     low, high = math.log(aspect[0]), math.log(aspect[1])
     aspects = torch.exp(low + (high - low) * drawn[1])

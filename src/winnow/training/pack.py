@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from winnow.errors import TrainingError, WinnowError
+from winnow.seeding import own_randomness
 from winnow.training.lane import Work
 from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned
 from winnow.training.run import training
-from winnow.training.seeding import own_randomness
 from winnow.training.shared import Shared
 
 OUT_OF_MEMORY = (

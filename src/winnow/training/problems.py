@@ -13,12 +13,12 @@ from winnow.data import MPerClassSampler
 from winnow.functional import covering_radius
 from winnow.losses import Pull
 from winnow.references import CCP
+from winnow.seeding import seed_everything, seed_of
 from winnow.training.config import Config
 from winnow.training.inputs import Inputs
 from winnow.training.judge import MIN_DELTA, Autocast
 from winnow.training.lane import Work
 from winnow.training.learner import Learner
-from winnow.training.seeding import seed_everything, seed_of
 
 _POOLS = 1  # sets the seeds of pools apart from those of steps
 

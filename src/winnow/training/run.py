@@ -14,6 +14,7 @@ from winnow.errors import ConfigError, DataError, TrainingError
 from winnow.evaluation import RetrievalResult
 from winnow.functional import NORMALISE
 from winnow.models import Embedder
+from winnow.seeding import own_randomness
 from winnow.training.config import AugmentConfig, Config
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import CropInputs
@@ -23,7 +24,6 @@ from winnow.training.learner import count_parameters
 from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
 from winnow.training.prepare import judge_untrained, load_data, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
-from winnow.training.seeding import own_randomness
 from winnow.training.shared import Shared
 from winnow.training.trainer import Trainer, make_fabric
 

@@ -15,6 +15,7 @@ from winnow.data import MPerClassSampler
 from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.files import write_text
 from winnow.models import Embedder
+from winnow.seeding import seed_everything, seed_of
 from winnow.training.config import Config
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import Inputs
@@ -24,7 +25,6 @@ from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
 from winnow.training.plateau import Plateau, Rates
 from winnow.training.problems import make_problems
-from winnow.training.seeding import seed_everything, seed_of
 from winnow.training.step import Step
 from winnow.training.writer import CheckpointWriter
 
