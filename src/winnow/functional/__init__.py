@@ -1,6 +1,8 @@
 """Pure tensor maths: no state, no files, torch alone."""
 
 from winnow.functional.distances import clip_norm, pairwise_distance
+from winnow.functional.hard_selection import hard_selection
+from winnow.functional.hulls import convex_hull, hull_overlap, in_hull
 from winnow.functional.kcentre import covering_radius, greedy_k_centre
 from winnow.functional.means import hard_skewed_mean, log_exp_mean, power_mean
 from winnow.functional.normalise import NORMALISE, Normalise, unit_norm
@@ -14,11 +16,15 @@ __all__ = [
     "Pooled",
     "TransportWeights",
     "clip_norm",
+    "convex_hull",
     "covering_radius",
     "greedy_k_centre",
     "gsp",
     "gsp_weights",
+    "hard_selection",
     "hard_skewed_mean",
+    "hull_overlap",
+    "in_hull",
     "log_exp_mean",
     "pairwise_distance",
     "power_mean",

@@ -1,0 +1,54 @@
+"""Convex hulls against scipy, and how far classes overlap."""
+
+import numpy as np
+import pytest
+import torch
+
+from winnow.functional import convex_hull, hull_overlap, in_hull
+
+SQUARE = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+
+
+def test_the_outline_is_that_of_scipy():
+    spatial = pytest.importorskip("scipy.spatial")
+    points = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    found = convex_hull(points)
+    expected = spatial.ConvexHull(points.numpy()).vertices.tolist()  # counter-clockwise in the plane
+    start = expected.index(int(found[0]))
+    assert found.tolist() == expected[start:] + expected[:start]
+
+
+def test_degenerate_outlines():
+    assert convex_hull(torch.zeros(1, 2)).tolist() == [0]
+    line = torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+    assert sorted(convex_hull(line).tolist()) == [0, 2]
+    middles = torch.cat([SQUARE, torch.tensor([[0.5, 0.0], [0.5, 0.5]])])
+    assert sorted(convex_hull(middles).tolist()) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="plane"):
+        convex_hull(torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize(("dim", "corners"), [(1, 3), (2, 5), (3, 12), (8, 30)])
+def test_membership_is_that_of_a_linear_program(dim, corners):
+    optimize = pytest.importorskip("scipy.optimize")
+    generator = torch.Generator().manual_seed(dim)
+    vertices = torch.randn(corners, dim, generator=generator)
+    mixed = torch.rand(20, corners, generator=generator) ** 4
+    inner = (mixed / mixed.sum(dim=1, keepdim=True)) @ vertices
+    points = torch.cat([inner, 1.5 * torch.randn(40, dim, generator=generator)])
+    found = in_hull(points, vertices, steps=2000)
+    system = np.vstack([vertices.T.double(), np.ones(corners)])
+    for point, inside in zip(points, found, strict=True):
+        solved = optimize.linprog(np.zeros(corners), A_eq=system, b_eq=[*point.double().tolist(), 1.0])
+        assert bool(inside) == (solved.status == 0)
+
+
+def test_a_hull_of_one_point_holds_that_point_alone():
+    assert in_hull(torch.tensor([[1.0, 2.0], [1.0, 2.1]]), torch.tensor([[1.0, 2.0]])).tolist() == [True, False]
+
+
+def test_overlap_is_the_share_of_points():
+    points = torch.tensor([[0.5, 0.5], [0.9, 0.9], [1.5, 1.5], [3.0, 3.0]])
+    labels = torch.tensor([0, 0, 1, 1])
+    shares = hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE])
+    assert shares.tolist() == [[1.0, 0.5, 1.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.0]]
