@@ -20,6 +20,7 @@ from winnow.cli.config import config
 from winnow.cli.demo import demo
 from winnow.cli.evaluate import evaluate
 from winnow.cli.explain import explain
+from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
 from winnow.errors import OutputError, WinnowError
@@ -51,7 +52,7 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return told
 
 
-for command in (demo, train, evaluate, explain, study, config):
+for command in (demo, train, evaluate, explain, serve, study, config):
     app.command()(interruptible(command))
 
 benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)

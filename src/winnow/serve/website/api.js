@@ -1,0 +1,94 @@
+// Requests to the service: the token, waiting when it is busy, thumbnails.
+
+const KEY = 'winnow-token';
+const given = new URLSearchParams(location.hash.slice(1)).get('token');
+if (given) {
+  // In the fragment, so that it is never sent as part of an address; and not to stay in sight.
+  sessionStorage.setItem(KEY, given);
+  history.replaceState(null, '', location.pathname);
+}
+const token = () => sessionStorage.getItem(KEY);
+
+/** What the service says is wrong. */
+export class Problem extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+async function answer(path, options = {}) {
+  for (let attempt = 0; ; attempt++) {
+    const headers = token() ? { Authorization: `Bearer ${encodeToken(token())}` } : {};
+    let response;
+    try {
+      response = await fetch(path, { ...options, headers });
+    } catch (error) {
+      if (error.name === 'AbortError') throw error;
+      throw new Problem(0, 'The service cannot be reached.');
+    }
+    if (response.ok) return response;
+    if (response.status === 429 && attempt < 4) {
+      await pause(1000 * (Number(response.headers.get('Retry-After')) || 1));
+      continue;
+    }
+    if (response.status === 401) {
+      await askToken();
+      continue;
+    }
+    const told = await response.json().catch(() => ({}));
+    throw new Problem(response.status, told.detail || `The service answered ${response.status}.`);
+  }
+}
+
+// Header values are bytes; letters beyond Latin-1 are sent as the bytes of their UTF-8.
+const encodeToken = (text) => String.fromCharCode(...new TextEncoder().encode(text));
+
+let asking = null;
+function askToken() {
+  asking ??= new Promise((resolve) => {
+    const dialog = document.getElementById('ask');
+    const input = document.getElementById('token');
+    dialog.showModal();
+    dialog.addEventListener('close', () => {
+      sessionStorage.setItem(KEY, input.value);
+      input.value = '';
+      asking = null;
+      resolve();
+    }, { once: true });
+  });
+  return asking;
+}
+
+/** Return an address with its parameters; those that are null are left out. */
+export function address(path, parameters = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const one of [value].flat()) if (one !== null && one !== undefined) query.append(name, one);
+  }
+  return query.size ? `${path}?${query}` : path;
+}
+
+export const get = async (path, parameters, signal) => (await answer(address(path, parameters), { signal })).json();
+
+export const send = async (path, parameters, body, signal) =>
+  (await answer(address(path, parameters), { method: 'POST', body, signal })).json();
+
+const blobs = new Map();
+
+/** Return an address for an <img>: the service's own, or with a token, which <img> cannot send, a blob's. */
+export async function thumbnail(id) {
+  const path = `/api/thumbnail/${id}`;
+  if (!token()) return path;
+  if (!blobs.has(id)) {
+    if (blobs.size >= 400) {
+      const [oldest, url] = blobs.entries().next().value;
+      blobs.delete(oldest);
+      url.then(URL.revokeObjectURL);
+    }
+    blobs.set(id, answer(path).then((response) => response.blob()).then(URL.createObjectURL));
+  }
+  return blobs.get(id);
+}

@@ -1,0 +1,55 @@
+// Heat maps: a canvas of one pixel for each place of the grid, stretched smoothly over the part that the model saw.
+
+const FULL = 4; // times the average; more looks alike, as in reports
+// The inferno colours of matplotlib, from nothing to the most.
+const STOPS = [
+  [0, 0, 4], [17, 10, 48], [50, 10, 94], [87, 16, 110], [120, 28, 109], [154, 40, 101], [188, 55, 84],
+  [216, 76, 62], [237, 105, 37], [249, 142, 9], [251, 182, 26], [244, 223, 83], [252, 255, 164],
+];
+
+export function colour(relative) {
+  const place = Math.min(Math.max(relative / FULL, 0), 1) * (STOPS.length - 1);
+  const below = Math.min(Math.floor(place), STOPS.length - 2);
+  const share = place - below;
+  return STOPS[below].map((part, i) => Math.round(part + share * (STOPS[below + 1][i] - part)));
+}
+
+/** Paint a heat map over the picture in a frame; null takes it away. */
+export function paint(frame, map) {
+  const canvas = frame.querySelector('canvas');
+  frame.classList.toggle('mapped', Boolean(map));
+  if (!map) return;
+  canvas.width = map.columns;
+  canvas.height = map.rows;
+  for (const side of ['left', 'top', 'width', 'height']) canvas.style[side] = `${100 * map.box[side]}%`;
+  const pixels = new ImageData(map.columns, map.rows);
+  map.values.forEach((value, i) => pixels.data.set([...colour(value), 255], 4 * i));
+  canvas.getContext('2d').putImageData(pixels, 0, 0);
+}
+
+/** Say in words how gathered the weight is. */
+export function inWords(map) {
+  const sorted = [...map.values].sort((a, b) => b - a);
+  let sum = 0;
+  const count = sorted.findIndex((value) => (sum += value) >= sorted.length / 2) + 1;
+  return `Half of the weight lies on ${count} of ${sorted.length} places.`;
+}
+
+/** Make a picture with room for a heat map. */
+export function framed(picture, source, alt) {
+  const frame = document.createElement('div');
+  frame.className = 'frame wide';
+  const image = new Image();
+  image.alt = alt;
+  image.decoding = 'async';
+  image.addEventListener('load', () => {
+    frame.style.aspectRatio = `${image.naturalWidth} / ${image.naturalHeight}`;
+    frame.className = frame.className.replace(/wide|tall/, image.naturalWidth < image.naturalHeight ? 'tall' : 'wide');
+  });
+  Promise.resolve(source).then((address) => { image.src = address; });
+  const canvas = document.createElement('canvas');
+  canvas.setAttribute('aria-hidden', 'true');
+  frame.append(image, canvas);
+  picture.replaceChildren(frame);
+  return frame;
+}

@@ -1,0 +1,51 @@
+"""Small models and pictures to serve."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from winnow import Embedder
+
+CLASSES, IMAGES = 5, 4
+
+
+def tiny_model(pooling: str = "gsp", **settings: object) -> Embedder:
+    """Return a model whose prototypes, if it has any, are set from random images."""
+    torch.manual_seed(0)
+    model = Embedder.create(
+        {
+            "backbone": {"name": "resnet20", "weights": "random"},
+            "image": {"resize": 40, "crop": 32},
+            "dim": 8,
+            "pooling": {"name": pooling, **settings},
+        }
+    )
+    model.train()
+    with torch.no_grad():
+        for _ in range(2):
+            model(torch.rand(16, 3, 32, 32))
+    return model.eval()
+
+
+def make_photos(root: Path, size: tuple[int, int] = (60, 48)) -> Path:
+    """Make a folder of class folders; each class has a colour, each image its own noise."""
+    rng = np.random.default_rng(0)
+    for label in range(CLASSES):
+        folder = root / f"class_{label}"
+        folder.mkdir(parents=True)
+        colour = rng.integers(30, 220, 3)
+        for number in range(IMAGES):
+            pixels = np.clip(colour + rng.normal(0, 40, (size[1], size[0], 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **settings)
+    return buffer.getvalue()
