@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import winnow
-from winnow.cli import bench
+from winnow.cli import bench, datasets
 from winnow.cli.config import config
 from winnow.cli.demo import demo
 from winnow.cli.evaluate import evaluate
@@ -59,6 +59,11 @@ benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)
 for timed in bench.COMMANDS:
     benches.command()(interruptible(timed))
 app.add_typer(benches)
+
+sets = typer.Typer(name="datasets", help=datasets.HELP, no_args_is_help=True)
+for named, about_sets in datasets.COMMANDS.items():
+    sets.command(named)(interruptible(about_sets))
+app.add_typer(sets)
 
 
 def _version(value: bool) -> None:

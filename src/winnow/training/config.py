@@ -34,8 +34,18 @@ class DataConfig(Section):
     shorthand: ClassVar[str | None] = "path"
 
     path: str = Field(
-        "emoji", description="a folder of class folders or of MNIST's files, a CSV (path,label[,split]), or 'emoji'"
+        "emoji",
+        description="a folder of class folders or of MNIST's files, a CSV (path,label[,split]), 'emoji', or the name "
+        "of a benchmark set (`winnow datasets list`)",
     )
+    root: str | None = Field(None, description="folder of a benchmark set; default $WINNOW_DATA/NAME, or data/NAME")
+    fold: int | None = Field(
+        None,
+        ge=1,
+        description="which part of a benchmark set's training classes validates, 1 the last; default the set's own "
+        "validation images, or 1",
+    )
+    folds: int = Field(4, ge=2, description="into how many parts a benchmark set's training classes are cut")
     train_classes: str | None = Field(None, description="classes to train on, by position: '1-75' or '1-50,60'")
     val_classes: str | None = Field(
         None, description="classes to validate on, likewise; 'test' for those of the test, as conventional protocols do"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -84,6 +85,35 @@ class FeatureInputs:
         if self.maps.device.type == "cpu":
             return self.maps.index_select(0, rows).pin_memory().to(self.device, non_blocking=True)
         return self.maps.index_select(0, rows.pin_memory().to(self.device, non_blocking=True))
+
+
+class QueryGallery:
+    """Queries and the gallery they are compared with: embedded one after the other, then judged apart.
+
+    Args:
+        queries: What is looked up.
+        gallery: What it is looked up in; labels are of the same classes.
+    """
+
+    def __init__(self, queries: Inputs, gallery: Inputs) -> None:
+        self.queries, self.gallery = queries, gallery
+        self.count = len(queries.labels)
+        self.labels: Labels = np.concatenate([queries.labels, gallery.labels])
+
+    def name(self, index: int) -> str:
+        """Return the image's name."""
+        return self.queries.name(index) if index < self.count else self.gallery.name(index - self.count)
+
+    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+        """Refuse: nothing is trained on a test."""
+        raise NotImplementedError("queries and their gallery are for judging")
+
+    def test(self, indices: ArrayLike) -> Tensor:
+        """Return a batch as it is judged; the indices of queries come first."""
+        rows = np.asarray(indices, dtype=np.int64)
+        asked, kept = rows[rows < self.count], rows[rows >= self.count] - self.count
+        parts = [side.test(some) for side, some in ((self.queries, asked), (self.gallery, kept)) if len(some)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class PixelInputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -12,10 +12,13 @@ from winnow.data.store import Progress
 from winnow.evaluation import RetrievalResult, evaluate_retrieval
 from winnow.functional import Normalise, unit_norm
 from winnow.pooling.base import as_tokens
-from winnow.training.inputs import Inputs
+from winnow.training.inputs import Inputs, QueryGallery
 from winnow.training.lane import Work, finish
 
 MIN_DELTA = 1e-5  # a validation must be better by this much, as in the documents' runs
+
+KS: tuple[int, ...] = (1, 2, 4, 8)
+"""Ranks of R@k where a set has none of its own."""
 
 Autocast = Callable[[], AbstractContextManager[None]]
 
@@ -62,13 +65,23 @@ def judge(
     *,
     batch: int = 128,
     keep: int = 0,
+    ks: Sequence[int] = KS,
     normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
 ) -> RetrievalResult:
-    """Embed inputs, normalise them, and retrieve each among the others."""
+    """Embed inputs, normalise them, and retrieve each among the others, or queries in their gallery."""
     return finish(
-        judging(model, inputs, batch=batch, keep=keep, normalise=normalise, autocast=autocast, progress=progress)
+        judging(
+            model,
+            inputs,
+            batch=batch,
+            keep=keep,
+            ks=ks,
+            normalise=normalise,
+            autocast=autocast,
+            progress=progress,
+        )
     )
 
 
@@ -78,6 +91,7 @@ def judging(
     *,
     batch: int = 128,
     keep: int = 0,
+    ks: Sequence[int] = KS,
     normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
@@ -88,7 +102,11 @@ def judging(
     embeddings = normalise(embedded)
     seen(embeddings)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
-    return evaluate_retrieval(embeddings, labels, keep=keep)
+    if isinstance(inputs, QueryGallery):
+        queries, gallery = embeddings[: inputs.count], embeddings[inputs.count :]
+        asked, kept = labels[: inputs.count], labels[inputs.count :]
+        return evaluate_retrieval(queries, asked, gallery=gallery, gallery_labels=kept, ks=ks, keep=keep)
+    return evaluate_retrieval(embeddings, labels, ks=ks, keep=keep)
 
 
 class AverageOfFeatures(nn.Module):

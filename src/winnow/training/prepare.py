@@ -13,14 +13,16 @@ import torch
 
 from winnow.data import Crops, ImageSet, ImageStore, Splits, StoredImages, load_images, split_by_class
 from winnow.data.emoji import load_emoji
+from winnow.data.sets import DATASETS
+from winnow.data.splits import ON_TEST
 from winnow.errors import ConfigError
 from winnow.models import Embedder
 from winnow.models.backbone import settle_image
 from winnow.models.head import principal_directions
 from winnow.training.config import Config
 from winnow.training.features import frozen_inputs
-from winnow.training.inputs import CropInputs, Inputs
-from winnow.training.judge import AverageOfFeatures, collect, judge
+from winnow.training.inputs import CropInputs, Inputs, QueryGallery
+from winnow.training.judge import KS, AverageOfFeatures, collect, judge
 from winnow.training.learner import Learner, build_learner, check_objective, check_parts
 from winnow.training.monitor import Monitor
 from winnow.training.shared import Shared, once
@@ -35,6 +37,7 @@ class Prepared:
 
     Attributes:
         frozen: Whether the inputs are feature maps of a frozen backbone.
+        ks: The ranks of R@k that the test is reported at.
         shared: What the run has in common with others beside it.
         origin: What decides the untrained backbone's features, where they are shared: weights, crop and images.
     """
@@ -48,6 +51,7 @@ class Prepared:
     frozen: bool
     shared: Shared | None = None
     origin: str = ""
+    ks: tuple[int, ...] = KS
 
     @property
     def untrained(self) -> AverageOfFeatures:
@@ -85,8 +89,21 @@ def resolve_config(config: Config, train: ImageSet | None = None) -> Config:
 def load_data(config: Config, shared: Shared | None = None) -> Splits:
     """Load the splits a config names."""
     data = config.data
+    named = [key for key in ("train_classes", "val_classes", "test_classes") if getattr(data, key) is not None]
+    if data.path in DATASETS:
+        on_test = data.val_classes == ON_TEST
+        if named and not (on_test and named == ["val_classes"]):
+            raise ConfigError(f"data.{named[0]}: {data.path} has its own splits; leave it out, or choose a data.fold")
+        benchmark = once(
+            shared, lambda: ("benchmark", data.path, data.root), lambda: DATASETS[data.path].load(data.root)
+        )
+        return benchmark.splits(data.fold, data.folds, on_test=on_test)
+    for key in ("root", "fold"):
+        if getattr(data, key) is not None:
+            raise ConfigError(
+                f"data.{key} is for benchmark sets ({', '.join(DATASETS)}), and data={data.path} is none; leave it out"
+            )
     if data.path == "emoji":
-        named = [key for key in ("train_classes", "val_classes", "test_classes") if getattr(data, key) is not None]
         if named:
             raise ConfigError(f"data.{named[0]}: the embedded set has its own splits; leave it out")
         return once(shared, lambda: "emoji", load_emoji)
@@ -149,24 +166,30 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     test = val if splits.test is splits.val else None
     if splits.test is not None and test is None:
         test = inputs(splits.test, f"test {verb}")
+    if test is not None and splits.gallery is not None:
+        test = QueryGallery(test, inputs(splits.gallery, f"gallery {verb}"))
+        val = test if splits.val is splits.test else val
     if frozen:
         embedder.backbone.freeze()
     classes = len(splits.train.class_names)
     if shared is not None:
-        sets = [splits.train, splits.val] if splits.test is None else [splits.train, splits.val, splits.test]
+        sets = [s for s in (splits.train, splits.val, splits.test, splits.gallery) if s is not None]
         origin = "-".join([origin, *(images.fingerprint() for images in sets), config.data.on_error, str(device)])
-    return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin)
+    return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin, splits.ks)
 
 
 def judge_untrained(prepared: Prepared) -> dict[str, dict[str, float]]:
     """Judge the backbone with average pooling, nothing learned, on validation and test."""
     batch = prepared.config.train.eval_batch
-    splits = {"val": prepared.val} if prepared.test is None else {"val": prepared.val, "test": prepared.test}
-    return once(
-        prepared.shared,
-        lambda: ("untrained", prepared.origin, batch),
-        lambda: {name: judge(prepared.untrained, inputs, batch=batch).metrics() for name, inputs in splits.items()},
-    )
+
+    def judged() -> dict[str, dict[str, float]]:
+        model = prepared.untrained
+        found = {"val": judge(model, prepared.val, batch=batch).metrics()}
+        if prepared.test is not None:
+            found["test"] = judge(model, prepared.test, batch=batch, ks=prepared.ks).metrics()
+        return found
+
+    return once(prepared.shared, lambda: ("untrained", prepared.origin, batch), judged)
 
 
 def make_learner(prepared: Prepared) -> Learner:

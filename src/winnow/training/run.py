@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from winnow.data import FileSet, ImageSet, ImageStore, load_images
+from winnow.data import FileSet, ImageSet, ImageStore, Splits, load_images
 from winnow.data.emoji import load_emoji
+from winnow.data.sets import DATASETS
 from winnow.errors import ConfigError, DataError, TrainingError
 from winnow.evaluation import RetrievalResult
 from winnow.functional import NORMALISE
@@ -17,8 +18,8 @@ from winnow.models import Embedder
 from winnow.seeding import own_randomness
 from winnow.training.config import AugmentConfig, Config
 from winnow.training.folder import RunFolder
-from winnow.training.inputs import CropInputs
-from winnow.training.judge import judge, judging
+from winnow.training.inputs import CropInputs, Inputs, QueryGallery
+from winnow.training.judge import KS, judge, judging
 from winnow.training.lane import Work, finish
 from winnow.training.learner import count_parameters
 from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
@@ -112,14 +113,15 @@ def training(
                 folder.write_embeddings(embeddings, labels)
 
         test = yield from judging(
-            learner.model, prepared.test, batch=config.train.eval_batch, normalise=learner.loss.normalise,
-            autocast=trainer.fabric.autocast, seen=seen,
+            learner.model, prepared.test, batch=config.train.eval_batch, ks=prepared.ks,
+            normalise=learner.loss.normalise, autocast=trainer.fabric.autocast, seen=seen,
         )  # fmt: skip
         metrics["test"] = test.metrics()
     prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
     result = {
         **provenance(),
         "config": config.model_dump(mode="json"),
+        "data": describe_data(splits, prepared.test),
         "metrics": metrics,
         "untrained": untrained,
         "left_out": {"test": test.left_out} if test is not None else {},
@@ -135,6 +137,21 @@ def training(
     return result
 
 
+def describe_data(splits: Splits, test: Inputs | None) -> dict[str, Any]:
+    """Return how many images and classes each split has, what the set lacks, and the queries if there is a gallery.
+
+    Kept test embeddings are those of the queries, then those of the gallery.
+    """
+    sets = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
+    there = {name: images for name, images in sets.items() if images is not None}
+    return {
+        "images": {name: len(images) for name, images in there.items()},
+        "classes": {name: len(images.class_names) for name, images in there.items()},
+        "missing": {part: dict(one) for part, one in splits.missing.items()},
+        **({"queries": test.count} if isinstance(test, QueryGallery) else {}),
+    }
+
+
 def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | None = None) -> RetrievalResult:
     """Judge a finished run's model on its own test classes, or a run's or a saved model on all images of other data."""
     if folder.config_file.is_file():
@@ -146,24 +163,32 @@ def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | 
         if data is None:
             raise ConfigError(f"{folder.path} is a saved model, which has no data of its own: name some with --data")
     images: ImageSet | None
-    if data is None:
-        images = load_data(config).test
+    gallery: ImageSet | None = None
+    ks, notes = KS, tuple[str, ...]()
+    if data is None or data in DATASETS:
+        splits = load_data(config) if data is None else DATASETS[data].load().splits(on_test=True)
+        images, gallery, ks, notes = splits.test, splits.gallery, splits.ks, splits.notes
         if images is None:
             raise DataError(f"the run {folder.path} has no test classes: name other images with --data")
     else:
         images = load_emoji().test if data == "emoji" else load_images(data)
+        notes = images.notes if isinstance(images, FileSet) else ()
     assert images is not None, "the embedded set has test classes"
     monitor = monitor or Monitor()
-    for note in images.notes if isinstance(images, FileSet) else ():
+    for note in notes:
         monitor.note(note)
     fabric = make_fabric(config)
     embedder = Embedder.from_pretrained(model, device=fabric.device)
     crops, settings = embedder.crops, config.data
-    store = ImageStore(images, resize=crops.resize, cache="none", device=fabric.device, on_error=settings.on_error)
-    for name, reason in store.skipped:
-        monitor.note(f"skipped {name}: {reason}")
-    inputs = CropInputs(store, crops)
+
+    def opened(some: ImageSet) -> CropInputs:
+        store = ImageStore(some, resize=crops.resize, cache="none", device=fabric.device, on_error=settings.on_error)
+        for name, reason in store.skipped:
+            monitor.note(f"skipped {name}: {reason}")
+        return CropInputs(store, crops)
+
+    inputs: Inputs = opened(images) if gallery is None else QueryGallery(opened(images), opened(gallery))
     return judge(
-        embedder, inputs, batch=32, normalise=NORMALISE[embedder.config.normalise], autocast=fabric.autocast,
+        embedder, inputs, batch=32, ks=ks, normalise=NORMALISE[embedder.config.normalise], autocast=fabric.autocast,
         progress=monitor.task("embedding"),
     )  # fmt: skip

@@ -20,6 +20,10 @@ RECORD = "missing.json"
 """In a set's folder: which of its images are known to be missing."""
 
 
+NAMED = 20
+"""So many of the missing files are named in a result."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file at a public address.
@@ -65,13 +69,13 @@ class Shortfall:
     names: tuple[str, ...] = ()
 
     def told(self, limit: int = 5) -> str:
-        """Say it in a few words, with the first names."""
-        names = f": {first_few(self.names, limit)}" if self.names else ""
+        """Say it in a few words, with the first names up to a limit."""
+        names = f": {first_few(self.names, limit)}" if self.names and limit else ""
         return f"{self.part} has {self.found:,} of {self.expected:,} images{names}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what results and the record keep."""
-        return {"found": self.found, "expected": self.expected, "names": list(self.names)}
+    def to_dict(self, limit: int | None = None) -> dict[str, Any]:
+        """Return what the record keeps, and results with so many names."""
+        return {"found": self.found, "expected": self.expected, "names": list(self.names[:limit])}
 
 
 class Dataset(ABC):
@@ -160,7 +164,7 @@ class Dataset(ABC):
         return Benchmark(
             name=self.name, train=parts["train"], test=parts["test"], val=parts.get("val"),
             gallery=parts.get("gallery"), ks=self.ks, folds_by=self.folds_by,
-            missing={one.part: one.to_dict() for one in short},
+            missing={one.part: one.to_dict(NAMED) for one in short},
         )  # fmt: skip
 
 

@@ -38,20 +38,22 @@ class Benchmark:
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     folds_by: FoldsBy | None = "classes"
 
-    def splits(self, fold: int | None = None, folds: int = 4) -> Splits:
+    def splits(self, fold: int | None = None, folds: int = 4, *, on_test: bool = False) -> Splits:
         """Return training, validation and test images.
 
         Args:
             fold: Which of the contiguous parts of the training classes validates, counted from the last: 1 is the last
-                quarter of the classes. 0 trains on all of them and validates on the test, as the conventional protocol
-                does. None: the set's own validation images, or fold 1.
+                quarter of the classes. None: the set's own validation images, or fold 1.
             folds: How many parts there are.
+            on_test: Train on all of the training classes and validate on the test, as the conventional protocol does.
 
         Raises:
             ConfigError: for a fold that there is not.
         """
         train, val = self.train, self.val
-        if fold == 0:
+        if on_test:
+            if fold is not None:
+                raise ConfigError(f"data.fold={fold}: with data.val_classes=test there are no folds; leave one out")
             val = self.test
         elif fold is not None or val is None:
             train, val = self._fold(1 if fold is None else fold, folds)
@@ -66,9 +68,11 @@ class Benchmark:
         """Return what a fold trains on and what it validates on."""
         if self.folds_by is None:
             has = "has its own validation images" if self.val is not None else "has no validation images"
-            raise ConfigError(f"data.fold: {self.name} {has} and no folds; data.fold=0 validates on its test images")
+            raise ConfigError(
+                f"data.fold: {self.name} {has} and no folds; data.val_classes=test validates on its test images"
+            )
         if folds < 2 or not 1 <= fold <= folds:
-            raise ConfigError(f"data.fold={fold}: must be within 1-{folds} (data.folds), or 0")
+            raise ConfigError(f"data.fold={fold}: must be within 1-{folds}, of data.folds={folds}")
         if self.folds_by == "classes":
             count = len(self.train.class_names)
             if count < 2 * folds:
