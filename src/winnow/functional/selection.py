@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from winnow.functional.exporting import is_exporting
 from winnow.functional.threshold import selection_threshold
 
 
@@ -122,5 +123,7 @@ def soft_selection(
     column = share.to(scores.dtype).reshape(-1, 1).expand(rows, 1)
     if prior is not None:
         prior = normalise_prior(prior.to(scores.dtype), mask)
+    if is_exporting():
+        return select(scores, column, mask, prior)[1]
     weights: Tensor = _SoftSelection.apply(scores, column, mask, prior)  # type: ignore[no-untyped-call]
     return weights

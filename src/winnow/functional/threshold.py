@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import DataError
+from winnow.functional.exporting import is_exporting, threshold_by_sections
 
 Average = Callable[[Tensor], Tensor]
 """The mean (B, 1) of numbers (B, n) over the items that count, by their masses where they have any."""
@@ -28,6 +29,8 @@ def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor | None, prio
     Returns:
         (B, 1) thresholds tau, without gradient.
     """
+    if is_exporting():
+        return threshold_by_sections(scores, share, mask, prior)
     if torch.compiler.is_compiling():
         tau: Tensor = _threshold_op(scores, share, mask, prior)
         return tau

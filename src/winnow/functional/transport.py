@@ -80,7 +80,7 @@ def gsp_weights(
     Returns:
         (B, n) weights and (B, m) attributes, each row summing to one.
     """
-    _check_numbers(mu, eps, len(costs))
+    _check_numbers(mu, eps, costs.shape[0])
     if isinstance(eps, Tensor):
         eps = eps.reshape(())
     if mask is not None:
@@ -132,7 +132,7 @@ def gsp(
         DataError: if all features of an image are masked (not seen inside a compiled or captured graph on a GPU).
     """
     _check_shapes(features, prototypes, mask)
-    _check_numbers(mu, eps, len(features))
+    _check_numbers(mu, eps, features.shape[0])
     if prior is not None:
         return _gsp_by_prior(features, prototypes, mu, eps, mask, prior)
     if can_fuse(features, prototypes):

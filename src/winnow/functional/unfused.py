@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from winnow.functional.closed_form import Kept, backward, forward
+from winnow.functional.exporting import is_exporting
 
 
 @torch.library.custom_op("winnow::gsp_unfused_forward", mutates_args=())
@@ -79,7 +80,10 @@ def unfused_gsp(
     def as_tensor(value: Tensor | float) -> Tensor:
         return value.to(dtype) if isinstance(value, Tensor) else features.new_full((), value, dtype=dtype)
 
-    share = as_tensor(mu).reshape(-1, 1).expand(len(features), 1)
+    share = as_tensor(mu).reshape(-1, 1).expand(features.shape[0], 1)
+    if is_exporting():
+        pooled, attributes, kept = forward(features, prototypes, share, as_tensor(eps).reshape(()), mask)
+        return pooled, kept.weights, attributes
     found: tuple[Tensor, Tensor, Tensor] = _UnfusedGSP.apply(  # type: ignore[no-untyped-call]
         features, prototypes, share, as_tensor(eps).reshape(()), mask
     )

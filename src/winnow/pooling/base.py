@@ -93,7 +93,7 @@ class Pooling(nn.Module):
             elif self.takes != "grid":
                 result = self.pool(tokens, flat)
             elif features.dim() == 4:
-                rows_and_columns = (len(features), *features.shape[2:])
+                rows_and_columns = (features.shape[0], *features.shape[2:])
                 result = self.pool(features, None if flat is None else flat.view(rows_and_columns))
             else:
                 raise ValueError(

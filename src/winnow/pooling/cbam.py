@@ -59,7 +59,7 @@ class CBAM(Pooling):
         x = counted(as_tokens(features), flat)
         uniform = uniform_weights(x, flat)
         x = x * torch.sigmoid(self._mlp(maximum(x, flat)[0]) + self._mlp(weighted_sum(x, uniform)))[:, None]
-        seen = torch.stack([x.amax(dim=2), x.mean(dim=2)], dim=1).view(len(x), 2, *features.shape[2:])
+        seen = torch.stack([x.amax(dim=2), x.mean(dim=2)], dim=1).view(x.shape[0], 2, *features.shape[2:])
         places = conv2d(seen, self.kernel.to(x.dtype), padding=self.kernel.shape[-1] // 2).flatten(1)
         if self.norm is not None:
             places = self.norm(places[..., None], flat).squeeze(2)

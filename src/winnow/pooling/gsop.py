@@ -104,7 +104,7 @@ class GSoP(Pooling):
         h = counted(relu(self.channel_norm(dense(self.reduce_channels, relu(x)), mask)), mask)
         c = self.channels(second_order(h.mT, uniform, self.centred))
         h = counted(relu(self.place_norm(dense(self.reduce_places, relu(x)), mask)), mask)
-        s = self.places(second_order(h, h.new_full((), 1 / h.shape[2]).expand(len(h), h.shape[2]), self.centred))
+        s = self.places(second_order(h, h.new_full((), 1 / h.shape[2]).expand(h.shape[0], h.shape[2]), self.centred))
         weighed = torch.maximum(c[:, None] * x, s[..., None] * (relu(x) if self.rectify else x))
         pooled = (uniform[..., None] * weighed).sum(dim=1)
         return Pooled(pooled.to(features.dtype), shares(s * uniform, uniform), None)

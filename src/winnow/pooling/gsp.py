@@ -103,7 +103,7 @@ class GSP(PrototypePooling):
             pooled = weighted_sum(x, weights).to(features.dtype)
         if self.training:
             self.collect(pooled)
-        return Pooled(pooled, weights, weights.new_zeros(len(pooled), len(self.prototypes)))
+        return Pooled(pooled, weights, weights.new_zeros(pooled.shape[0], len(self.prototypes)))
 
     def extra_repr(self) -> str:
         """Describe the layer in `repr`."""

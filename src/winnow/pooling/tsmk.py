@@ -51,7 +51,7 @@ class TSMK(Pooling):
         flat = None if mask is None else mask.flatten(1)
         x = counted(as_tokens(features), flat)
         uniform = uniform_weights(x, flat)
-        counts = x.new_ones(len(x), 1, *features.shape[2:]) if mask is None else mask[:, None].to(x.dtype)
+        counts = x.new_ones(x.shape[0], 1, *features.shape[2:]) if mask is None else mask[:, None].to(x.dtype)
         smoothed = as_tokens(smooth(x.mT.reshape(features.shape), counts))
         lengths: Tensor = torch.linalg.vector_norm(x if self.attention_gradient else x.detach(), dim=2)
         pooled = weighted_sum(smoothed - self.mean.to(x.dtype), lengths * uniform)

@@ -19,7 +19,7 @@ def mean_of_largest(features: Tensor, k: int, mask: Tensor | None = None) -> tup
     n = features.shape[1]
     kept = features if mask is None else features.masked_fill(~mask[..., None], -torch.inf)
     values, places = kept.topk(min(k, n), dim=1)  # (B, k, d), the largest first, so that masked ones come last
-    taken = features.new_ones(len(features), values.shape[1], 1)
+    taken = features.new_ones(features.shape[0], values.shape[1], 1)
     if mask is not None:
         rank = torch.arange(values.shape[1], device=mask.device)
         taken = (rank < mask.sum(dim=1, keepdim=True)).to(features.dtype)[..., None]
