@@ -27,7 +27,7 @@ const own_values = () => ({ mu: Number($('mu').dataset.own), eps: Number($('eps'
 function say(text) { $('status').textContent = text; }
 function complain(error) {
   if (error?.name === 'AbortError') return;
-  if (!(error instanceof Problem)) console.error(error);
+  if (error && !(error instanceof Problem)) console.error(error);
   $('error').textContent = error ? error.message : '';
 }
 
@@ -167,7 +167,7 @@ async function begin() {
     tellSliders();
   }
   if (about.prototypes) prototypes = startPrototypes({ searchWith, complain });
-  showStart();
+  if (!query) showStart(); // somebody may have been quicker
 }
 
 document.addEventListener('dragover', (event) => {
