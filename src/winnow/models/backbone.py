@@ -13,14 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError, ModelError, nearest
+from winnow.models import bn_inception
 from winnow.models.config import BackboneConfig, ModelConfig
 from winnow.models.residual import join_frozen_norms
 from winnow.models.resnet_cifar import ResNetCifar
+from winnow.models.resnetv2_cifar import ResNetV2Cifar
 from winnow.models.weights import bundled_weights, load_by_name, load_by_order, read_state
 from winnow.pooling import POOLINGS
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-OWN_NETWORKS = ("resnet20", "resnet50_v1")
+OWN_NETWORKS = ("resnet20", "resnetv2_20", "bn_inception", "resnet50_v1")
 
 
 class Backbone(nn.Module):
@@ -127,13 +129,8 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
         config: Which network, which weights, which map.
         load_weights: False leaves them random without a word, for callers that load a whole model next.
     """
-    if config.name == "resnet20":
-        if config.stride not in (None, 4):
-            raise ConfigError(f"backbone.stride={config.stride}: resnet20's map has stride 4")
-        cifar = ResNetCifar()
-        if load_weights:
-            _load(cifar, config)
-        return Backbone(cifar, level=None, width=cifar.num_features, freeze_batch_norm=config.freeze_batch_norm)
+    if config.name in ("resnet20", "resnetv2_20", "bn_inception"):
+        return _own_backbone(config, load_weights)
     network = _timm_network("resnet50" if config.name == "resnet50_v1" else config.name)
     if config.name == "resnet50_v1":
         for stage in (network.layer2, network.layer3, network.layer4):
@@ -154,6 +151,26 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
         width=width,
         mean=IMAGENET_MEAN if own else tuple(cfg["mean"]),
         std=IMAGENET_STD if own else tuple(cfg["std"]),
+        freeze_batch_norm=config.freeze_batch_norm,
+    )
+
+
+def _own_backbone(config: BackboneConfig, load_weights: bool) -> Backbone:
+    """Build a network that timm does not have."""
+    stride = 32 if config.name == "bn_inception" else 4
+    if config.stride not in (None, stride):
+        raise ConfigError(f"backbone.stride={config.stride}: {config.name}'s map has stride {stride}")
+    known = {"resnet20": ResNetCifar, "resnetv2_20": ResNetV2Cifar, "bn_inception": bn_inception.BNInception}
+    network: Any = known[config.name]()
+    if load_weights:
+        _load(network, config)
+    caffe = config.name == "bn_inception"
+    return Backbone(
+        network,
+        level=None,
+        width=network.num_features,
+        mean=bn_inception.MEAN if caffe else IMAGENET_MEAN,
+        std=bn_inception.STD if caffe else IMAGENET_STD,
         freeze_batch_norm=config.freeze_batch_norm,
     )
 
@@ -248,7 +265,8 @@ def _load(network: Any, config: BackboneConfig) -> None:
         warnings.warn(f"the backbone {config.name} starts from random weights, as asked", stacklevel=3)
     elif config.weights != "auto":
         path = Path(config.weights).expanduser()
-        load_by_name(network, read_state(path), str(path))
+        state = read_state(path)
+        load_by_name(network, bn_inception.published(state) if config.name == "bn_inception" else state, str(path))
     elif bundled is not None:
         load_by_order(network, read_state(bundled), str(bundled))
     elif config.name in OWN_NETWORKS:

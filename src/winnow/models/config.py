@@ -26,7 +26,8 @@ class BackboneConfig(Section):
 
     name: str = Field(
         "tf_efficientnet_lite0",
-        description="any timm model; resnet20 (Cifar); resnet50_v1 (the original ResNet-50, stride in the first 1x1)",
+        description="any timm model; resnet50_v1 (the original ResNet-50, stride in the first 1x1); bn_inception; "
+        "resnet20 and resnetv2_20 (small images)",
     )
     weights: str = Field(
         "auto",
