@@ -50,5 +50,6 @@ def test_a_hull_of_one_point_holds_that_point_alone():
 def test_overlap_is_the_share_of_points():
     points = torch.tensor([[0.5, 0.5], [0.9, 0.9], [1.5, 1.5], [3.0, 3.0]])
     labels = torch.tensor([0, 0, 1, 1])
-    shares = hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE])
-    assert shares.tolist() == [[1.0, 0.5, 1.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    shares = hull_overlap(points, labels, [SQUARE, SQUARE + 0.8])
+    assert shares.tolist() == [0.5, 0.0]
+    assert hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE]).tolist() == [1.0, 0.0, 0.0]

@@ -81,7 +81,7 @@ def _onto_simplex(rows: Tensor) -> Tensor:
 
 
 def hull_overlap(points: Tensor, labels: Tensor, vertices: Sequence[Tensor]) -> Tensor:
-    """Return which share of each class's points lies in the convex hull of each class.
+    """Return which share of each class's points lies in the convex hull of another class.
 
     Args:
         points: (p, d).
@@ -89,8 +89,9 @@ def hull_overlap(points: Tensor, labels: Tensor, vertices: Sequence[Tensor]) -> 
         vertices: For each of C classes (m, d): what its hull is of, such as its points or its active prototypes.
 
     Returns:
-        (C, C), row a and column b: of class a's points, those within class b's hull; 0 for a class without points.
+        (C,): 0 where a class is apart from all others, or has no points; 1 where all its points lie in others' hulls.
     """
-    inside = torch.stack([in_hull(points, each) for each in vertices], dim=1).double()
-    member = torch.nn.functional.one_hot(labels.long(), len(vertices)).double()
-    return member.mT @ inside / member.sum(dim=0).clamp(min=1)[:, None]
+    inside = torch.stack([in_hull(points, each) for each in vertices], dim=1)
+    own = torch.nn.functional.one_hot(labels.long(), len(vertices)).bool()
+    foreign = (inside & ~own).any(dim=1).double()
+    return (own.double().mT @ foreign) / own.sum(dim=0).clamp(min=1)
