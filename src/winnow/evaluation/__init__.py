@@ -3,7 +3,18 @@
 from winnow.evaluation.evaluate import evaluate_retrieval, retrieval_metrics
 from winnow.evaluation.metrics import query_metrics
 from winnow.evaluation.nearest import search
+from winnow.evaluation.rerank import KReciprocal, expand_queries, k_reciprocal_distances
 from winnow.evaluation.result import RetrievalResult
 from winnow.evaluation.sharded import evaluate_sharded
 
-__all__ = ["RetrievalResult", "evaluate_retrieval", "evaluate_sharded", "query_metrics", "retrieval_metrics", "search"]
+__all__ = [
+    "KReciprocal",
+    "RetrievalResult",
+    "evaluate_retrieval",
+    "evaluate_sharded",
+    "expand_queries",
+    "k_reciprocal_distances",
+    "query_metrics",
+    "retrieval_metrics",
+    "search",
+]

@@ -25,7 +25,7 @@ def write_torchscript(
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a trace keeps fixed; the file is tried on other sizes
             traced = torch.jit.trace(module, (example,), check_trace=False)  # type: ignore[no-untyped-call]
-            torch.jit.save(torch.jit.freeze(traced.eval()), buffer, _extra_files={METADATA: about})  # type: ignore[no-untyped-call]
+            torch.jit.save(torch.jit.freeze(traced.eval()), buffer, _extra_files={METADATA: about})
     except Exception as error:
         raise ModelError((str(error).strip().splitlines() or [type(error).__name__])[0][:200]) from None
     path.write_bytes(buffer.getvalue())

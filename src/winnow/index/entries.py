@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import pathname2url
-
-import numpy as np
-from numpy.typing import NDArray
 
 from winnow.errors import DataError
 
@@ -66,16 +63,6 @@ class Table:
         """Return the id of the entry with a path."""
         found = self._all("SELECT id FROM entries WHERE path = ?", (path,))
         return int(found[0][0]) if found else None  # type: ignore[call-overload]
-
-    def places(self, ids: Iterable[int]) -> NDArray[np.int64]:
-        """Return the rows of the vectors of some entries."""
-        found = []
-        for number in ids:
-            row = self._all("SELECT place FROM entries WHERE id = ?", (int(number),))
-            if not row:
-                raise DataError(f"the index has no entry {number}: it was removed, or never there")
-            found.append(row[0][0])
-        return np.array(found, dtype=np.int64)
 
     def known(self) -> list[tuple[int, int, str, str, str | None]]:
         """Return id, place, path, hash and label of every entry, by place."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from winnow.errors import OutputError
+from winnow.errors import DataError, OutputError
 from winnow.index.entries import Table, create_table
 from winnow.index.exact import Vectors
 from winnow.index.journal import Journal
@@ -49,6 +49,21 @@ class Generation:
         empty = len(self.ids) == 0  # of which there is nothing to map
         self.vectors: Vectors = np.load(folder / VECTORS, mmap_mode=None if empty else "r", allow_pickle=False)
         self.table = Table(folder / ENTRIES)
+        self._order = np.argsort(self.ids)
+
+    def places(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Return the rows of the vectors of some entries.
+
+        Raises:
+            DataError: for an id that is not there.
+        """
+        wanted = np.asarray(ids, dtype=np.int64)
+        at = np.searchsorted(self.ids, wanted, sorter=self._order)
+        found: NDArray[np.int64] = np.append(self._order, -1)[at]
+        wrong = (found < 0) | (np.append(self.ids, -1)[found] != wanted)
+        if wrong.any():
+            raise DataError(f"the index has no entry {wanted[wrong][0]}: it was removed, or never there")
+        return found
 
 
 def write_generation(
@@ -102,7 +117,7 @@ def _content(
     for row in rows:
         if row.origin is not None:
             assert before is not None, "an origin is an entry of it"
-            yield before.vectors[before.table.places([row.origin])[0]], before.table.entry(row.origin).thumbnail
+            yield before.vectors[before.places([row.origin])[0]], before.table.entry(row.origin).thumbnail
         else:
             assert journal is not None, "what is new was embedded into it"
             vector, thumbnail = journal.get(row.hash)

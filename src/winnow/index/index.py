@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from winnow.data import UNLABELLED, FileSet, ImageSet, read_collection
@@ -214,10 +214,10 @@ class Index:
         found = self._opened.table.find(str(path))
         return self._opened.table.find(os.path.abspath(path)) if found is None else found
 
-    def vectors(self, ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors (len(ids), dim) of entries, to search on from them."""
+    def vectors(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """Return the vectors (..., dim) of entries by ids (...), to search on from them."""
         state = self._opened
-        return np.asarray(state.vectors[state.table.places(np.asarray(ids).tolist())], dtype=np.float32)
+        return np.asarray(state.vectors[state.places(ids)], dtype=np.float32)
 
     @property
     def ids(self) -> NDArray[np.int64]:
