@@ -20,6 +20,7 @@ from winnow.cli.config import config
 from winnow.cli.demo import demo
 from winnow.cli.evaluate import evaluate
 from winnow.cli.explain import explain
+from winnow.cli.protocol import protocol
 from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
@@ -52,7 +53,7 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return told
 
 
-for command in (demo, train, evaluate, explain, serve, study, config):
+for command in (demo, train, evaluate, explain, serve, study, protocol, config):
     app.command()(interruptible(command))
 
 benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)

@@ -1,0 +1,139 @@
+"""`winnow protocol`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from winnow.errors import ConfigError, TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from winnow.protocols.runs import Engine, Task, Trial
+    from winnow.training import Outcome
+
+
+def protocol(
+    name: str = typer.Argument(None, metavar="[PROTOCOL]", help="fair, conventional, tuning or ablation."),
+    target: str = typer.Argument(None, metavar="[DATASET]", help="cub200, cars196, sop, inshop, or a folder."),
+    words: list[str] = typer.Argument(
+        None, metavar="[METHOD]... [KEY=VALUE]...", help="Methods such as c2 c2+gsp, and settings of all runs."
+    ),
+    out_folder: Path = typer.Option(
+        None, "-o", "--out", help="Folder for runs and tables; default runs/PROTOCOL-DATASET-BACKBONE."
+    ),
+    data: str = typer.Option(None, "--data", help="Folder of the set; default where it usually is."),
+    folds: str = typer.Option(None, "--folds", metavar="1,2", help="Train only these folds."),
+    runs: str = typer.Option(None, "--runs", metavar="1,2", help="Train only these runs of each."),
+    backbone: str = typer.Option("resnet50", "--backbone", help="resnet50 or bn_inception."),
+    chapter: int = typer.Option(5, "--chapter", help="Of the thesis, whose fair protocol it is: 5 (GSP) or 3 (CCP)."),
+    engine: str = typer.Option("packed", "--engine", help="packed on this machine, or ray (needs the ray extra)."),
+    at_once: int = typer.Option(None, "--at-once", min=1, help="packed: runs side by side; default 4 on a GPU."),
+    gpus: float = typer.Option(None, "--gpus", min=0, help="ray: share of a GPU for each run; default 0.25 if any."),
+    address: str = typer.Option(None, "--address", help="ray: of a running cluster; default a local one."),
+    only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; make the table."),
+    listed: bool = typer.Option(False, "--list", help="Show protocols, sets and methods."),
+) -> None:
+    """Run one of the documents' protocols: all its runs, its table, its statistics.
+
+    [dim]winnow protocol fair cub200 c2 c2+gsp[/] trains 24 models and compares the two methods. Finished runs are
+    kept, those that were broken off go on where they were.
+    """
+    from winnow.cli.console import out, say
+    from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
+    from winnow.protocols.write import markdown
+
+    if listed:
+        _list(say)
+        return
+    if name is None or target is None:
+        raise ConfigError("name a protocol, a set and methods, as in `winnow protocol fair cub200 c2 c2+gsp`")
+    kind, on, network = find_protocol(name, chapter), find_set(target), find_backbone(backbone)
+    if data is not None and on.path is not None:
+        raise ConfigError(f"--data {data}: the folder {on.path} is named already")
+    asked = words or []
+    task = Task(
+        protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
+        folder=out_folder or Path("runs") / f"{kind.name}-{on.name}-{network.name}", backbone=network, root=data,
+        words=[w for w in asked if "=" in w], models=_numbers("--folds", folds), runs=_numbers("--runs", runs),
+    )  # fmt: skip
+    trials = task.trials()
+    failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
+    table = make_table(task, trials)
+    out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
+    for path in write_table(task, table):
+        say(f"wrote {path}")
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} runs failed ({'; '.join(failed)}): put right what is told above and give the command again"
+        )
+
+
+def _train(
+    task: Task, trials: Sequence[Trial], engine: str, at_once: int | None, gpus: float | None, address: str | None
+) -> list[str]:
+    """Train what is wanted; return the names of runs that failed."""
+    from winnow.cli.console import ConsoleMonitor, bars, err
+    from winnow.protocols import on_ray, packed
+
+    shown = bars()
+    monitors = {id(trial.planned): ConsoleMonitor(trial.planned.name, shown) for trial in trials}
+
+    def ended(outcome: Outcome) -> None:
+        monitors[id(outcome.run)].close()
+        err.print(_told(outcome), markup=False, highlight=False, soft_wrap=True)
+
+    train: Engine
+    if engine == "packed":
+        # Before CUDA starts: by default streams beyond the eighth wait for others.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        train = packed(at_once=at_once, monitor=lambda run: monitors[id(run)])
+    elif engine == "ray":
+        train = on_ray(gpus=_default_share() if gpus is None else gpus, address=address)
+    else:
+        raise ConfigError(f"--engine {engine}: it is packed or ray")
+    with shown:
+        outcomes = task.train(trials, train, ended)
+    return [outcome.run.name for outcome in outcomes if outcome.error is not None]
+
+
+def _default_share() -> float:
+    import torch
+
+    return 0.25 if torch.cuda.is_available() else 0.0
+
+
+def _told(outcome: Outcome) -> str:
+    if outcome.result is None:
+        reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
+        return f"{outcome.trace}failed: {outcome.run.name}: {reason}"
+    metrics = outcome.result["metrics"]
+    split = "test" if "test" in metrics else "val"
+    best = f"best at step {outcome.result['best_step']} of {outcome.result['steps']}"
+    return f"{outcome.run.name}: {split} MAP@R {100 * metrics[split]['MAP@R']:.2f}, {best}"
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} {text}: write numbers from 1, such as 1,2") from None
+
+
+def _list(say: Callable[[str], None]) -> None:
+    from winnow.protocols import ADDITIONS, BACKBONES, PROTOCOLS, ROWS, SETS, losses
+
+    for kind in PROTOCOLS.values():
+        say(f"{kind.name}: {kind.about}")
+    say(f"sets: {', '.join(SETS)}, or a folder of class folders")
+    say(f"backbones: {', '.join(BACKBONES)}")
+    say(f"methods of the documents' tables: {', '.join(ROWS)}")
+    say(f"others: a loss ({', '.join(losses())}), and with + one of each kind:")
+    for word, addition in ADDITIONS.items():
+        say(f"  {word}: {addition.about} ({addition.kind})")

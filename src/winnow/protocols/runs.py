@@ -1,0 +1,155 @@
+"""The runs of a protocol: planned, restartable, each in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import ConfigError
+from winnow.protocols.kinds import Backbone, Protocol
+from winnow.protocols.methods import method_words
+from winnow.protocols.sets import ProtocolSet
+from winnow.training import Outcome, RunFolder, load_config
+from winnow.training.learner import check_objective, check_parts
+from winnow.training.plan import Planned, check_same
+
+Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
+"""Trains runs: finished ones are read, begun ones go on; told of each that ends."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a protocol: run `run` of model `model` (validated on that fold) of a method; both count from 1."""
+
+    method: str
+    model: int
+    run: int
+    planned: Planned
+
+    def result(self) -> dict[str, Any] | None:
+        """Return what was measured; None where it is not finished."""
+        file = self.planned.folder.result_file
+        if not file.is_file():
+            return None
+        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return result
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which runs of a protocol are asked for.
+
+    Attributes:
+        protocol: The protocol.
+        target: The set.
+        methods: Names of methods, in the order of the table.
+        folder: Where runs and tables go.
+        backbone: The network.
+        root: Folder of a published set; None for where it usually is.
+        words: Settings of all runs, which go before all others.
+        models: Folds to train, from 1; None for all. The table has whatever is finished.
+        runs: Runs of each to train, likewise; there may be more than the protocol has.
+    """
+
+    protocol: Protocol
+    target: ProtocolSet
+    methods: Sequence[str]
+    folder: Path
+    backbone: Backbone
+    root: str | None = None
+    words: Sequence[str] = ()
+    models: Sequence[int] | None = None
+    runs: Sequence[int] | None = None
+
+    @property
+    def network(self) -> str:
+        """What tables call the backbone; settings may have put another in its place."""
+        named = [word.partition("=")[2] for word in self.words if word.startswith(("backbone=", "backbone.name="))]
+        return named[-1] if named else self.backbone.title
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """Return the (model, run) of every method; all folds have a first run before one has a second.
+
+        Raises:
+            ConfigError: for folds or runs that the protocol does not have.
+        """
+        for option, asked, most in (("--folds", self.models, self.protocol.models), ("--runs", self.runs, 1000)):
+            wrong = next((number for number in asked or () if not 1 <= number <= most), None)
+            if wrong is not None:
+                raise ConfigError(f"{option} {wrong}: the {self.protocol.name} protocol has 1-{most}")
+        runs = max(self.protocol.runs, *(self.runs or (0,)))
+        return [(model, run) for run in range(1, runs + 1) for model in range(1, self.protocol.models + 1)]
+
+    def wants(self, trial: Trial) -> bool:
+        """Whether a run is among those to train."""
+        return (not self.models or trial.model in self.models) and (not self.runs or trial.run in self.runs)
+
+    def trials(self) -> list[Trial]:
+        """Plan all runs of the protocol; `wants` says which of them are to be trained.
+
+        Raises:
+            ConfigError: for settings that cannot be, and for a run that was made with others.
+        """
+        if not self.methods:
+            raise ConfigError("name at least one method; `winnow protocol --list` shows them")
+        twice = next((name for name in self.methods if list(self.methods).count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"the method {twice} is named twice")
+        shared = self.protocol.words(self.target, self.backbone)
+        cut = {
+            model: self.target.data_words(self.protocol, model, self.root)
+            for model in sorted({model for model, _ in self.numbers()})
+        }
+        trials = []
+        for method in self.methods:
+            own = method_words(method, self.target, self.protocol)
+            for model, run in self.numbers():
+                words = [*shared, *own, *cut[model], *self.words, f"seed={seed_of_run(model, run)}"]
+                config = load_config(None, words)
+                check_objective(config)
+                check_parts(config)
+                name = f"fold{model}-run{run}" if self.protocol.models > 1 else f"run{run}"
+                place = RunFolder(self.folder / method / name)
+                if place.config_file.is_file():
+                    check_same(config, place)
+                choices = {"method": method, "fold": str(model), "run": str(run)}
+                if self.protocol.models == 1:
+                    del choices["fold"]
+                trials.append(Trial(method, model, run, Planned(choices, config, place)))
+        return trials
+
+    def train(
+        self, trials: Sequence[Trial], engine: Engine, ended: Callable[[Outcome], None] = lambda outcome: None
+    ) -> list[Outcome]:
+        """Train what is wanted and not finished; once it is, remove what only an unfinished run needs."""
+
+        def tidy(outcome: Outcome) -> None:
+            if outcome.result is not None:
+                outcome.run.folder.drop_checkpoint()
+            ended(outcome)
+
+        return engine([trial.planned for trial in trials if self.wants(trial) and trial.result() is None], tidy)
+
+    def command(self, trial: Trial) -> str:
+        """Return what trains one run and makes the table anew."""
+        target = self.target.path or self.target.name
+        folds = f"--folds {trial.model} " if self.protocol.models > 1 else ""
+        data = f"--data {self.root} " if self.root else ""
+        words = "".join(f" '{word}'" if set(word) & set("{}' ") else f" {word}" for word in self.words)
+        chapter = "--chapter 3 " if self.protocol.name == "fair" and self.protocol.normalise == "ball" else ""
+        return (
+            f"winnow protocol {self.protocol.name} {target} {trial.method} {chapter}{folds}--runs {trial.run} {data}"
+            f"--backbone {self.backbone.name} -o {self.folder}{words}"
+        )
+
+
+def seed_of_run(model: int, run: int) -> int:
+    """Return the seed of a run: 23 for run 3 of fold 2.
+
+    It is the same for all methods, so that they can be compared in pairs, and another for each model of an ensemble,
+    so that its members do not start alike.
+    """
+    return 10 * model + run
