@@ -5,10 +5,11 @@ Each study is one file and one line in `STUDIES`; `winnow study NAME` runs it an
 
 from collections.abc import Mapping
 
-from winnow.studies import ccp_mnist, cub_losses, losses, poolings, tokens, toy_map
+from winnow.studies import ccp_mnist, cub_losses, losses, poolings, summary, tokens, toy_map
 from winnow.studies.base import Findings, Study, Task, write_findings
 
 STUDIES: Mapping[str, Study] = {
+    "summary": summary.study,
     "toy-map": toy_map.study,
     "tokens": tokens.study,
     "losses": losses.study,

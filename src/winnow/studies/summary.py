@@ -1,0 +1,168 @@
+"""By how much CCP and GSP improve what they are added to: the documents' tables, and ours beside them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.studies.base import Findings, Row, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = Path("results")
+ADDED = {"ccp": "3.1", "gsp": "5.1"}  # what is added to a method, and the table that compares with and without
+SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
+KEPT = ("sop", "inshop", "cub", "cars")  # how the names of results on these sets begin
+ON_PAR = 0.1  # points of MAP@R within which the documents speak of par
+
+
+def documents() -> list[dict[str, Any]]:
+    """Return every row of Tables 3.1 and 5.1 with CCP or GSP beside the row without."""
+    text = files("winnow.protocols").joinpath("documents.json").read_text(encoding="utf-8")
+    content = json.loads(text)
+    numbers = {
+        (table, method, on, dim, metric): value
+        for table, protocol, _, dim, on, method, metric, value, _ in content["rows"]
+        if protocol == "fair"
+    }
+    rows = []
+    for (table, method, on, dim, metric), value in numbers.items():
+        base, _, added = method.rpartition("+")
+        if metric == "MAP@R" and ADDED.get(added) == table and (table, base, on, dim, metric) in numbers:
+            before = numbers[table, base, on, dim, metric]
+            rows.append(_row(f"thesis, Table {table}", SETS[on], base, added.upper(), before, value, dim))
+    return rows
+
+
+def ours(folder: Path) -> list[dict[str, Any]]:
+    """Return what CCP and GSP add in kept results on the documents' sets: `A + B` beside `A`, and GSP beside GAP."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        if not path.stem.startswith(KEPT):
+            continue
+        scores = dict(_scores(json.loads(path.read_text(encoding="utf-8"))))
+        for name, value in scores.items():
+            base, _, added = name.rpartition(" + ")
+            if base not in scores and name.startswith("GSP"):
+                base, added = "GAP", name
+            if base in scores and added.startswith(("CCP", "GSP")):
+                rows.append(_row(f"ours, {path.stem}", "", base, added, scores[base], value, None))
+    return rows
+
+
+def _scores(content: Any) -> Iterator[tuple[str, float]]:
+    """Yield each method's MAP@R in percent, of a result's rows or else the mean of its runs."""
+    if not isinstance(content, dict):
+        return
+    found = [row for row in content.get("rows", []) if isinstance(row, dict) and {"method", "MAP@R"} <= set(row)]
+    if found:
+        yield from ((row["method"], row["MAP@R"]) for row in found if isinstance(row["MAP@R"], float))
+        return
+    by_method: dict[str, list[float]] = {}
+    for run in content.get("runs", []):
+        score = run.get("MAP@R", run.get("metrics", {}).get("test", {}).get("MAP@R")) if isinstance(run, dict) else None
+        if score is not None and "method" in run:
+            by_method.setdefault(run["method"], []).append(100 * score)
+    yield from ((name, statistics.mean(values)) for name, values in by_method.items())
+
+
+def _row(source: str, on: str, base: str, added: str, before: float, after: float, dim: int | None) -> dict[str, Any]:
+    return {
+        "source": source, "set": on, "dim": dim, "method": base, "added": added, "MAP@R without": round(before, 2),
+        "MAP@R with": round(after, 2), "points": round(after - before, 2),
+        "relative, %": round(100 * (after / before - 1), 1),
+    }  # fmt: skip
+
+
+def study(task: Task) -> Findings:
+    """Relative improvement by CCP and GSP, from the documents' tables and from ours (Figs. 3.4 and 5.7)."""
+    rows = documents()
+    own = ours(task.data or RESULTS)
+    return Findings(
+        title="Relative improvements in MAP@R",
+        text=" ".join([*(claim(rows, added) for added in ("CCP", "GSP")), told(own)]),
+        rows=[*(row for row in rows if row["dim"] == 512), *own],
+        figure=draw(rows, own),
+        settings={"results": str(task.data or RESULTS), "small": task.small},
+        details={"all rows": [*rows, *own]},
+    )
+
+
+def claim(rows: Sequence[Row], added: str) -> str:
+    """Check what the documents say of their own table: an improvement everywhere but for one case."""
+    points = {(row["method"], row["set"], row["dim"]): row["points"] for row in rows if row["added"] == added}
+    worse = sorted({f"{method.upper()} on {on}" for (method, on, _), gain in points.items() if gain < ON_PAR})
+    relative = [row["relative, %"] for row in rows if row["added"] == added]
+    says = {
+        "CCP": ("of CCP as consistently ahead of its baselines", not worse),
+        "GSP": ("of about one point from GSP everywhere but for PNCA on In-shop",
+                worse == ["PNCA on In-shop"] and 0.5 < statistics.mean(points.values()) < 1.5),
+    }[added]  # fmt: skip
+    exceptions = f"below {ON_PAR} points for {', '.join(worse)}" if worse else f"never below {ON_PAR} points"
+    verdict = "bears out" if says[1] else "does not quite bear out"
+    return (
+        f"The thesis speaks {says[0]}; in its table the gain is {min(points.values()):+.2f} to "
+        f"{max(points.values()):+.2f} points of MAP@R, {statistics.mean(points.values()):+.2f} in the mean and "
+        f"{statistics.mean(relative):+.1f} % relative, {exceptions}: the table {verdict} the claim."
+    )
+
+
+def told(own: Sequence[Row]) -> str:
+    """Say how our own results stand beside the documents' direction."""
+    if not own:
+        return "None of our results with and without a method is at hand yet."
+    up = sum(row["points"] > 0 for row in own)
+    best = max(own, key=lambda row: float(row["relative, %"]))
+    return (
+        f"Of our {len(own)} comparisons at hand {up} go the same way; the largest relative gain is"
+        f" {best['relative, %']:+.1f} % ({best['added']} beside {best['method']}, {best['source']}). Ours have "
+        "other backbones and one fold, so that sizes do not compare, only directions."
+    )
+
+
+@styled
+def draw(rows: Sequence[Row], own: Sequence[Row]) -> Figure:
+    """Draw the relative improvements of 512-D embeddings, set by set, and ours below."""
+    figure = new_figure(7.4, 4.6 + (0.7 + 0.2 * len(own) if own else 0))
+    parts = figure.subfigures(
+        2 if own else 1, 1, squeeze=False, height_ratios=(4.6, 0.7 + 0.2 * len(own)) if own else None
+    )
+    for place, added in enumerate(("CCP", "GSP")):
+        axes = parts[0, 0].add_subplot(2, 1, place + 1)
+        chosen = [row for row in rows if row["added"] == added and row["dim"] == 512]
+        methods = list(dict.fromkeys(str(row["method"]) for row in chosen))
+        colours = method_colours(methods)
+        width = 0.8 / max(len(methods), 1)
+        for row in chosen:
+            number = methods.index(str(row["method"]))
+            where = list(SETS.values()).index(str(row["set"])) + (number - (len(methods) - 1) / 2) * width
+            axes.bar(where, row["relative, %"], 0.9 * width, color=colours[str(row["method"])])
+        handles = [axes.bar(0, 0, color=colour) for colour in colours.values()]
+        axes.legend(handles, [name.upper() for name in methods], fontsize=7.5, ncols=len(methods), loc="upper right")
+        axes.set_xticks(range(len(SETS)), list(SETS.values()))
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_title(f"+ {added}, thesis: MAP@R of 512-D embeddings, relative %")
+    if own:
+        _draw_ours(parts[1, 0], own)
+    return figure
+
+
+def _draw_ours(part: Any, own: Sequence[Mapping[str, Any]]) -> None:
+    axes = part.subplots()
+    axes.barh(range(len(own)), [row["points"] for row in own], color=method_colours("12")["2"], height=0.7)
+    names = [
+        f"{row['method']} + {row['added']}" if row["method"] != "GAP" else f"{row['added']} for GAP" for row in own
+    ]
+    axes.set_yticks(range(len(own)), [f"{name} ({row['source'][6:]})" for name, row in zip(names, own, strict=True)])
+    axes.tick_params(axis="y", labelsize=7.5)
+    axes.invert_yaxis()
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.grid(axis="x", visible=True)
+    axes.grid(axis="y", visible=False)
+    axes.set_title("ours: points of MAP@R")
