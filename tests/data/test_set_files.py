@@ -1,0 +1,233 @@
+"""Sets put into a folder: archives unpacked with care, downloads resumed and checked, folders whole or as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import stat
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.data import made_sets
+from winnow.data.sets import Source, get
+from winnow.data.sets.archive import unpack
+from winnow.data.sets.cub200 import CUB200
+from winnow.data.sets.download import download
+from winnow.data.sets.inshop import InShop
+from winnow.errors import ConfigError, DataError
+
+CONTENT = bytes(range(256)) * 8000  # 2 MB
+SMALL = CUB200(train=6, test=6, classes=2)
+
+
+def zipped(path: Path, members: dict[str, bytes], *, mode: int = 0) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            archive.writestr(info, content)
+    return path
+
+
+def tarred(path: Path, members: dict[str, bytes], *, kind: bytes = tarfile.REGTYPE) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            info.size = len(content) if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_what_was_packed_is_unpacked(tmp_path: Path, make) -> None:
+    path = make(tmp_path / ("a.zip" if make is zipped else "a.tgz"), {"x/y.txt": b"1", "z.txt": b"22"})
+    assert unpack(path, tmp_path / "out") == 2
+    assert (tmp_path / "out/x/y.txt").read_bytes() == b"1"
+    assert (tmp_path / "out/z.txt").read_bytes() == b"22"
+
+
+@pytest.mark.parametrize("name", ["../out.txt", "/abs.txt", "x/../../out.txt", "C:\\out.txt", "x\\..\\..\\out.txt"])
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_paths_that_lead_out_are_refused(tmp_path: Path, make, name: str) -> None:
+    path = make(tmp_path / ("a.zip" if make is zipped else "a.tgz"), {name: b"1"})
+    with pytest.raises(DataError, match="leads out"):
+        unpack(path, tmp_path / "deep" / "out")
+    assert not list(tmp_path.rglob("*out.txt"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
+    with pytest.raises(DataError, match="link or a device"):
+        unpack(tarred(tmp_path / "a.tgz", {"x": b""}, kind=kind), tmp_path / "out")
+    linked = zipped(tmp_path / "a.zip", {"x": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777)
+    with pytest.raises(DataError, match="link or a device"):
+        unpack(linked, tmp_path / "out")
+    assert not (tmp_path / "out" / "x").exists()
+
+
+def test_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big", b"\0" * (5 << 20))
+    with pytest.raises(DataError, match="more than 1,000,000 bytes"):
+        unpack(path, tmp_path / "out", max_bytes=1_000_000)
+    with pytest.raises(DataError, match="more than 1 files"):
+        unpack(zipped(tmp_path / "b.zip", {"a": b"", "b": b""}), tmp_path / "out", max_files=1)
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_damaged_archives_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"nonsense" * 100)
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(tmp_path / name, tmp_path / "out")
+
+
+def test_a_set_is_taken_from_a_folder_an_archive_or_several(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    made_sets.cub(source)
+    assert get(SMALL, tmp_path / "copied", source=source) == []
+    archive = tmp_path / "whole.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for file in source.rglob("*"):
+            packed.write(file, file.relative_to(source))
+    assert get(SMALL, tmp_path / "unpacked", source=archive) == []
+    parts = tmp_path / "parts"  # class folders in several archives, as a resized copy may come
+    parts.mkdir()
+    for label in (1, 2, 3, 4):
+        with zipfile.ZipFile(parts / f"{label}.zip", "w") as packed:
+            for file in (source / "CUB_200_2011" / "images").glob(f"{label:03d}*/*"):
+                packed.write(file, f"{file.parent.name}/{file.name}")
+    assert get(SMALL, tmp_path / "joined", source=parts) == []
+    sets = [SMALL.load(tmp_path / place) for place in ("copied", "unpacked", "joined")]
+    assert len({one.train.class_names for one in sets}) == 1
+    assert {len(one.test) for one in sets} == {6}
+    with pytest.raises(ConfigError, match="already holds"):
+        get(SMALL, tmp_path / "joined", source=parts)
+
+
+def test_another_set_leaves_nothing_behind(tmp_path: Path) -> None:
+    made_sets.sop(tmp_path / "source")
+    with pytest.raises(DataError, match="neither image_class_labels"):
+        get(SMALL, tmp_path / "cub", source=tmp_path / "source")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    with pytest.raises(DataError, match="no public address"):
+        get(InShop(), tmp_path / "inshop")
+    for wrong in (tmp_path / "nothing", tmp_path / "source/Stanford_Online_Products/Ebay_train.txt"):
+        with pytest.raises(DataError, match=r"no file or folder|no archive"):
+            get(SMALL, tmp_path / "cub", source=wrong)
+
+
+class Server(ThreadingHTTPServer):
+    content = CONTENT
+    ranges = True
+    cut: int | None = None
+    """Bytes after which the first answer breaks off."""
+    asked: list[str | None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.server.asked.append(wanted)
+        start = int(wanted[6:-1]) if wanted and self.server.ranges else 0
+        if self.path != "/set.bin":
+            self.send_error(404)
+            return
+        if start >= len(self.server.content):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(self.server.content)}")
+            self.end_headers()
+            return
+        body = self.server.content[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            last = len(self.server.content) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(self.server.content)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.server.cut is not None:
+            body, self.server.cut = body[: self.server.cut], None
+            self.close_connection = True
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(("127.0.0.1", 0), Handler)
+    made.asked = []
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def source(server: Server, name: str = "set.bin", md5: str | None = hashlib.md5(CONTENT).hexdigest()) -> Source:
+    return Source(f"http://127.0.0.1:{server.server_port}/{name}", name, md5)
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on(tmp_path: Path, server: Server, ranges: bool) -> None:
+    server.ranges, server.cut = ranges, 1_100_000
+    told: list[tuple[int, int]] = []
+    path = download(source(server), tmp_path, lambda done, total: told.append((done, total)))
+    assert path.read_bytes() == CONTENT
+    assert len(server.asked) == 2
+    first, second = server.asked
+    assert first is None
+    assert second is not None
+    assert second.startswith("bytes=")
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+    download(source(server), tmp_path)  # there already
+    assert len(server.asked) == 2
+
+
+def test_a_download_of_yesterday_goes_on(tmp_path: Path, server: Server) -> None:
+    (tmp_path / "set.bin.partial").write_bytes(CONTENT[:1000])
+    assert download(source(server), tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["bytes=1000-"]
+    (tmp_path / "set.bin").rename(tmp_path / "set.bin.partial")  # whole, but not yet checked when it was killed
+    assert download(source(server), tmp_path).read_bytes() == CONTENT
+    assert server.asked[1:] == [f"bytes={len(CONTENT)}-"]
+
+
+def test_another_file_than_the_published_is_deleted(tmp_path: Path, server: Server) -> None:
+    server.content = CONTENT[:-1] + b"!"
+    with pytest.raises(DataError, match="not the published"):
+        download(source(server), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert download(source(server, md5=None), tmp_path).read_bytes() == server.content  # no checksum is known
+
+
+def test_what_cannot_be_had_is_told(tmp_path: Path, server: Server) -> None:
+    with pytest.raises(DataError, match=r"404.*--from"):
+        download(source(server, "other.bin"), tmp_path)
+    with pytest.raises(DataError, match="no web address"):
+        download(Source("file:///etc/passwd", "passwd"), tmp_path)
+
+
+def test_a_set_is_downloaded_and_unpacked(tmp_path: Path, server: Server) -> None:
+    made_sets.cub(tmp_path / "source")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for file in (tmp_path / "source").rglob("*"):
+            archive.write(file, file.relative_to(tmp_path / "source"))
+    server.content = packed.getvalue()
+
+    class Published(CUB200):
+        sources = (Source(source(server).url, "set.zip", hashlib.md5(server.content).hexdigest()),)
+
+    assert get(Published(train=6, test=6, classes=2), tmp_path / "data" / "cub200") == []
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["cub200"]
