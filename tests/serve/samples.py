@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
 from winnow import Embedder
+from winnow.index import Index
+from winnow.serve import create_app
+from winnow.serve.guard import LOOPBACK
+from winnow.serve.run import address_of, bind
 
 CLASSES, IMAGES = 5, 4
 
@@ -49,3 +58,23 @@ def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **settings)
     return buffer.getvalue()
+
+
+@contextmanager
+def served(index: Index, **settings: Any) -> Iterator[str]:
+    """Run the service in a thread, on a port of its own."""
+    import uvicorn
+
+    listening = bind("127.0.0.1", 0)
+    app = create_app(index, hosts=LOOPBACK, **settings)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield address_of(listening, "127.0.0.1")
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()

@@ -9,19 +9,15 @@ import base64
 import os
 import re
 import shutil
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.serve.samples import served
 from winnow.index import Index
-from winnow.serve import Limits, create_app
-from winnow.serve.guard import LOOPBACK
-from winnow.serve.run import address_of, bind
+from winnow.serve import Limits
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: no browser tests")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -31,26 +27,6 @@ pytestmark = [
 ]
 expect = sync_api.expect
 expect.set_options(timeout=20_000)
-
-
-@contextmanager
-def served(index: Index, **settings: Any) -> Iterator[str]:
-    """Run the service in a thread, on a port of its own."""
-    import uvicorn
-
-    listening = bind("127.0.0.1", 0)
-    app = create_app(index, hosts=LOOPBACK, **settings)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        yield address_of(listening, "127.0.0.1")
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +228,10 @@ def test_the_token_is_asked_for_and_kept(index: Index, browser: Any, photos: Pat
             page.get_by_role("button", name="Go on").click()
             upload(page, photos)
             expect(page.locator("#found img").first).to_have_attribute("src", re.compile("^blob:"))
-            assert page.locator("#found img").first.evaluate("async (i) => { await i.decode(); return i.naturalWidth }") > 0
+            assert (
+                page.locator("#found img").first.evaluate("async (i) => { await i.decode(); return i.naturalWidth }")
+                > 0
+            )
             assert all("401" in line for line in page.complaints)
             page.complaints.clear()
         for page in opened(browser, f"{service}/#token=geheim%20%C3%9F", service):

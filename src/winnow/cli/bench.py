@@ -73,7 +73,22 @@ def pooling(
     _finish(run_pooling(device=device, batches=batch, sizes=sizes, repeats=repeats, note=_tell), out_folder)
 
 
-COMMANDS = (evaluate, pooling, train)
+def serve(
+    index: Path = typer.Argument(..., metavar="INDEX", help="An index made by `winnow index`."),
+    out_folder: Path = _OUT,
+    clients: list[int] = typer.Option(
+        [1, 16], "--clients", min=1, help="Clients at a time; may be given several times."
+    ),
+    seconds: float = typer.Option(60, "--seconds", min=0.5, help="How long each number of clients searches."),
+    k: int = typer.Option(10, "--k", min=1, max=100, help="Neighbours asked for."),
+) -> None:
+    """Searches over HTTP by many clients, against a plain loop of model calls; any failed request ends it."""
+    from winnow.bench.serve import run_serve
+
+    _finish(run_serve(index, clients=clients, seconds=seconds, k=k, note=_tell), out_folder)
+
+
+COMMANDS = (evaluate, pooling, serve, train)
 
 
 def _tell(text: str) -> None:

@@ -1,5 +1,6 @@
-// Heat maps: a canvas of one pixel for each place of the grid, stretched smoothly over the part that the model saw.
+// Heat maps: a small canvas, stretched over the part of a picture that the model saw.
 
+const FINE = 6; // pixels for each place
 const FULL = 4; // times the average; more looks alike, as in reports
 // The inferno colours of matplotlib, from nothing to the most.
 const STOPS = [
@@ -14,16 +15,29 @@ export function colour(relative) {
   return STOPS[below].map((part, i) => Math.round(part + share * (STOPS[below + 1][i] - part)));
 }
 
+/** Return the weight between places, so that colours pass along the scale and not across it. */
+function between({ rows, columns, values }, x, y) {
+  const [left, top] = [Math.floor(x), Math.floor(y)];
+  const at = (column, row) =>
+    values[Math.min(Math.max(row, 0), rows - 1) * columns + Math.min(Math.max(column, 0), columns - 1)];
+  const along = (row) => at(left, row) + (x - left) * (at(left + 1, row) - at(left, row));
+  return along(top) + (y - top) * (along(top + 1) - along(top));
+}
+
 /** Paint a heat map over the picture in a frame; null takes it away. */
 export function paint(frame, map) {
   const canvas = frame.querySelector('canvas');
   frame.classList.toggle('mapped', Boolean(map));
   if (!map) return;
-  canvas.width = map.columns;
-  canvas.height = map.rows;
+  const [width, height] = [canvas.width, canvas.height] = [map.columns * FINE, map.rows * FINE];
   for (const side of ['left', 'top', 'width', 'height']) canvas.style[side] = `${100 * map.box[side]}%`;
-  const pixels = new ImageData(map.columns, map.rows);
-  map.values.forEach((value, i) => pixels.data.set([...colour(value), 255], 4 * i));
+  const pixels = new ImageData(width, height);
+  for (let y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++) {
+      const value = between(map, (x + 0.5) / FINE - 0.5, (y + 0.5) / FINE - 0.5);
+      pixels.data.set([...colour(value), 255], 4 * (y * width + x));
+    }
+  }
   canvas.getContext('2d').putImageData(pixels, 0, 0);
 }
 
