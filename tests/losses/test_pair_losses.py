@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from winnow.functional import NORMALISE
 from winnow.losses import LOSSES
 
 
@@ -35,9 +36,9 @@ class Pairs:
         return math.dist(self.q[q], self.r[r])
 
 
-def pairs_of(queries, labels, references=None, reference_labels=None, exclude=None) -> Pairs:
+def pairs_of(queries, labels, references=None, reference_labels=None, exclude=None, *, ball=False) -> Pairs:
     def unit(row):
-        length = math.hypot(*row)
+        length = max(1.0, math.hypot(*row)) if ball else math.hypot(*row)
         return [x / length for x in row]
 
     own = references is None
@@ -249,6 +250,21 @@ def test_equals_the_loop_over_its_equation(section, labels, reference_labels, wi
         (queries, labels, references, reference_labels, exclude),
     ):
         torch.testing.assert_close(float(loss(*inputs).detach()), expected(section, *inputs), rtol=1e-6, atol=1e-7)
+
+
+@every_case
+def test_vectors_inside_the_ball_keep_their_length_where_it_is_so_chosen(section):
+    """Queries and references both shorter and longer than 1: a formula for unit vectors would show."""
+    loss = build(section)
+    loss.normalise = NORMALISE["ball"]
+    labels, reference_labels = torch.tensor([0, 1, 1, 2, 0]), torch.tensor([0, 0, 1, 2, 2, 1])
+    queries = batch(5, 3, 1) * torch.tensor([0.1, 0.4, 1.0, 2.0, 0.2])[:, None]
+    references = batch(6, 3, 2) * torch.tensor([0.1, 0.3, 3.0, 0.5, 1.0, 0.2])[:, None]
+    chosen = LOSSES.resolve(section)
+    slow = SLOW[chosen.pop("name")][0]
+    for inputs in ((queries, labels), (queries, labels, references, reference_labels)):
+        wanted = slow(pairs_of(*inputs, ball=True), **chosen)
+        torch.testing.assert_close(float(loss(*inputs).detach()), wanted, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["c2", "triplet", "ms", "lifted"])

@@ -109,3 +109,26 @@ def test_every_described_key_can_be_set_to_its_default_and_has_a_meaning() -> No
         else:
             tree = {section: {name: default}} if name else {section: default}
         assert isinstance(make_config(tree), Config)
+
+
+@pytest.mark.parametrize(
+    ("words", "section", "expected"),
+    [
+        (["loss.negative_margin=0.4", "loss=c2"], "loss", {"name": "c2", "negative_margin": 0.4}),
+        (["loss.preset=cars", "loss=c2"], "loss", {"name": "c2", "negative_margin": 0.5409}),
+        (["references.per_class=4", "references=proxies"], "references", {"name": "proxies", "per_class": 4}),
+        (["pooling.mu=0.2", "pooling=gap"], "pooling", {"name": "gap"}),  # mu was meant for the default, gsp
+        (["loss=c2", "loss.negative_margin=0.4", "loss=ms"], "loss", {"name": "ms"}),
+    ],
+)
+def test_settings_may_come_before_the_name_of_their_part(
+    words: list[str], section: str, expected: dict[str, object]
+) -> None:
+    found = getattr(load_config(None, words), section)
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_a_setting_that_no_part_has_is_refused_in_either_order() -> None:
+    for words in (["loss.negativ_margin=0.4", "loss=c2"], ["loss=c2", "loss.negativ_margin=0.4"]):
+        with pytest.raises(ConfigError, match="did you mean 'negative_margin'"):
+            load_config(None, words)

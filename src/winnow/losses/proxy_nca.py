@@ -48,8 +48,10 @@ class ProxyNCA(PairLoss):
 
     def compare(self, pairs: Pairs) -> Tensor:
         """Return the scalar loss of the pairs."""
-        s = pairs.cosines()
-        h = (2 * s - 2 if self.form == "squared" else s) / self.temperature
+        h = pairs.cosines()
+        if self.form == "squared":
+            h = 2 * h - pairs.queries.square().sum(dim=1, keepdim=True) - pairs.references.square().sum(dim=1)
+        h = h / self.temperature
         judged = pairs.positives.any(dim=1)
         # A query without a positive takes all references on both sides: zero, and a gradient of zero.
         own = pairs.positives | ~judged[:, None]

@@ -79,7 +79,7 @@ class SoftTriple(PairLoss):
         column, own = first_of_class(pairs.reference_labels, pairs.labels)
         similarity, present = softmax_means(s, s / self.gamma, counted, column)
         judged = pairs.positives.any(dim=1)
-        logits = self.scale * (similarity - self.margin * own)
+        logits = self.scale * (similarity - self.margin * own.to(s.dtype))
         # For a query without a positive every column stands in: finite, and not counted.
         logits = logits.masked_fill(~(present | ~judged[:, None]), -torch.inf)
         terms = (logits.logsumexp(dim=1) - logits.masked_fill(~own, 0.0).sum(dim=1)) * judged

@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d
 from winnow.functional import Pooled
 from winnow.pooling import POOLINGS, Pooling
 from winnow.pooling.base import as_tokens
+from winnow.pooling.prototypes import PrototypePooling
 
 
 class Head(nn.Module):
@@ -54,6 +55,11 @@ class Head(nn.Module):
         weight = self.projection.weight
         kept = directions[: len(weight)]
         weight[: len(kept)] = kept.to(weight) * weight.norm() / len(weight) ** 0.5
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a pooling that sets its prototypes from data has done so."""
+        return not isinstance(self.pooling, PrototypePooling) or self.pooling.is_ready
 
     def project(self, features: Tensor) -> Tensor:
         """Return projected local features (B, n, local) of a map or of tokens."""

@@ -255,12 +255,22 @@ def _override(tree: dict[str, Any], word: str) -> None:
         node = inner
     existing = node.get(last)
     if isinstance(existing, dict) and not isinstance(value, dict) and not path:
-        # A new loss or pooling does not inherit the settings of the one it replaces; the same one keeps its own.
-        registry = REGISTRIES.get(last)
-        keeps = registry is None or existing.get("name", registry.default) == value
-        node[last] = {**existing, _shorthand(last): value} if keeps else value
+        kept = existing if last not in REGISTRIES else _kept(REGISTRIES[last], existing, value)
+        node[last] = {**kept, _shorthand(last): value}
     else:
         node[last] = value
+
+
+def _kept(registry: Registry[Any], existing: dict[str, Any], name: Any) -> dict[str, Any]:
+    """Return the settings that stay when a part is named after them.
+
+    A new loss or pooling does not inherit the settings of the one it replaces; the same one keeps its own. Settings
+    that came without a name are its own if it has them, or else meant for the default part.
+    """
+    if "name" in existing or name not in registry:
+        return existing if existing.get("name") == name else {}
+    theirs, its = ({one.name for one in registry.parameters(part)} for part in (registry.default, name))
+    return {key: value for key, value in existing.items() if key in its or key not in theirs}
 
 
 def _shorthand(section: str) -> str:
