@@ -18,9 +18,13 @@ import winnow
 from winnow.cli import bench, datasets
 from winnow.cli.config import config
 from winnow.cli.demo import demo
+from winnow.cli.embed import embed
 from winnow.cli.evaluate import evaluate
 from winnow.cli.explain import explain
+from winnow.cli.export import export
+from winnow.cli.index import index
 from winnow.cli.protocol import protocol
+from winnow.cli.search import search
 from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
@@ -53,7 +57,7 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return told
 
 
-for command in (demo, train, evaluate, explain, serve, study, protocol, config):
+for command in (demo, train, evaluate, explain, embed, index, search, serve, export, study, protocol, config):
     app.command()(interruptible(command))
 
 benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)

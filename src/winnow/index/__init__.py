@@ -2,5 +2,7 @@
 
 from winnow.index.entries import Entry
 from winnow.index.index import Changes, Hits, Index
+from winnow.index.rerank import RERANKINGS, search_again
+from winnow.index.vector_file import EmbeddedFile, embed_to_file
 
-__all__ = ["Changes", "Entry", "Hits", "Index"]
+__all__ = ["RERANKINGS", "Changes", "EmbeddedFile", "Entry", "Hits", "Index", "embed_to_file", "search_again"]

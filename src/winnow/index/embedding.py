@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from winnow.data.crops import crop_batch, test_boxes
 from winnow.data.decode import Decoder, Pixels
 from winnow.errors import DataError
 from winnow.functional import NORMALISE
+from winnow.index.hashing import Progress
+from winnow.index.journal import Journal
 from winnow.models import Embedder
 
 THUMBNAIL = 192
@@ -71,6 +73,36 @@ def embed_images(
             yield Embedded(good, embed_pixels(model, pixels), small, failures)
     finally:
         decoder.close()
+
+
+@dataclass
+class Made:
+    """What `embed_new` did: how many vectors it made; hashes, and (index, reason), of images that cannot be read."""
+
+    count: int = 0
+    failed: set[str] = field(default_factory=set)
+    reasons: list[tuple[int, str]] = field(default_factory=list)
+
+
+def embed_new(
+    model: Embedder, images: ImageSet, hashes: Sequence[str], known: set[str], journal: Journal, batch_size: int, *,
+    thumbnails: bool, show: Progress,
+) -> Made:  # fmt: skip
+    """Embed into a journal the images whose hash is neither known nor in it; equal files are embedded once."""
+    have = known | journal.hashes()
+    new: dict[str, int] = {}
+    for index, key in enumerate(hashes):
+        if key not in have:
+            new.setdefault(key, index)
+    made, done = Made(), 0
+    for batch in embed_images(model, images, list(new.values()), batch_size=batch_size, thumbnails=thumbnails):
+        journal.add([hashes[index] for index in batch.indices], batch.vectors, batch.thumbnails)
+        made.count += len(batch.indices)
+        made.failed.update(hashes[index] for index, _ in batch.failures)
+        made.reasons += [(index, str(getattr(error, "reason", error))) for index, error in batch.failures]
+        done += len(batch.indices) + len(batch.failures)
+        show(done, len(new))
+    return made
 
 
 @torch.inference_mode()

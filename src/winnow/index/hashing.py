@@ -11,6 +11,13 @@ from winnow.data import UNLABELLED, FileSet, ImageSet, Subset
 from winnow.data.decode import cores
 
 Progress = Callable[[int, int], None]
+Task = Callable[[str], Progress]
+"""Given a title, returns what is called with (done, total)."""
+
+
+def silent(_title: str) -> Progress:
+    """Show nothing."""
+    return lambda _done, _total: None
 
 
 def content_hashes(images: ImageSet, progress: Progress | None = None) -> list[str]:

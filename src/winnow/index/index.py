@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -20,21 +20,17 @@ from winnow.errors import DataError, ModelError
 from winnow.evaluation.inputs import as_count, as_embeddings
 from winnow.files import make_folder
 from winnow.index.approximate import build_finder, check_kind, measure_recall, open_finder
-from winnow.index.embedding import embed_images
+from winnow.index.embedding import embed_new
 from winnow.index.entries import Entry
 from winnow.index.exact import Finder, measured
 from winnow.index.generation import Generation, Row, write_generation
-from winnow.index.hashing import content_hashes, full_name, label
+from winnow.index.hashing import Task, content_hashes, full_name, label, silent
 from winnow.index.journal import Journal
 from winnow.index.manifest import FILE, Manifest, locked
 from winnow.models import Embedder
 from winnow.models.embedder import ImageLike
 
-Kind = Literal["exact", "hnsw", "ivfpq"]
 Images = ImageSet | str | PathLike[str] | Sequence[str | PathLike[str]]
-Task = Callable[[str], Callable[[int, int], None]]
-"""Given a title, returns what is called with (done, total)."""
-
 _GENERATION = "generation-"
 
 
@@ -60,10 +56,6 @@ class Changes:
     unchanged: int = 0
     embedded: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
-
-
-def _silent(_title: str) -> Callable[[int, int], None]:
-    return lambda _done, _total: None
 
 
 class Index:
@@ -102,8 +94,8 @@ class Index:
     @classmethod
     def build(
         cls, model: Embedder, images: Images, path: str | PathLike[str], *,
-        kind: Kind = "exact", dtype: Literal["float32", "float16"] = "float32", batch_size: int = 64,
-        task: Task = _silent,
+        kind: str = "exact", dtype: Literal["float32", "float16"] = "float32", batch_size: int = 64,
+        task: Task = silent,
     ) -> Index:  # fmt: skip
         """Embed images and make an index of them; after a kill the same call goes on where it stopped.
 
@@ -229,7 +221,7 @@ class Index:
         """The class of each entry, in the order of `ids`; None where it is not known."""
         return self._opened.table.labels()
 
-    def add(self, images: Images, *, prune: bool = False, batch_size: int = 64, task: Task = _silent) -> Changes:
+    def add(self, images: Images, *, prune: bool = False, batch_size: int = 64, task: Task = silent) -> Changes:
         """Add images, and embed those anew whose content has changed; what is unchanged costs a look at its bytes.
 
         Args:
@@ -257,16 +249,16 @@ class Index:
             rows = [Row(n, path, name, key, n) for n, _, path, key, name in self._known() if n not in gone]
             changes = Changes(removed=len(gone), unchanged=len(rows))
             if gone:
-                self._write(rows, None, _silent)
+                self._write(rows, None, silent)
         return changes
 
-    def convert(self, kind: Kind) -> None:
+    def convert(self, kind: str) -> None:
         """Search in another way from now on."""
         with locked(self.path):
             self._load()
             check_kind(kind, len(self))
             self.manifest = replace(self.manifest, kind=kind)
-            self._write([Row(n, path, name, key, n) for n, _, path, key, name in self._known()], None, _silent)
+            self._write([Row(n, path, name, key, n) for n, _, path, key, name in self._known()], None, silent)
 
     @property
     def _opened(self) -> Generation:
@@ -286,13 +278,17 @@ class Index:
             by_hash = {row.hash: row for row in known.values()}
             journal = Journal(self.path / ".journal.sqlite", self.manifest.model)
             try:
-                changes = Changes()
-                failed = self._embed(images, names, hashes, set(by_hash), journal, changes, batch_size, task)
+                made = embed_new(
+                    self.model, images, hashes, set(by_hash), journal, batch_size,
+                    thumbnails=True, show=task("embedding"),
+                )  # fmt: skip
+                skipped = [(names[index], reason) for index, reason in made.reasons]
+                changes = Changes(embedded=made.count, skipped=skipped)
                 rows = {} if prune else dict(known)
                 next_id = self.manifest.next_id
                 for index, (path, key) in enumerate(zip(names, hashes, strict=True)):
                     old = known.get(path)
-                    if key in failed:
+                    if key in made.failed:
                         if old is not None:  # it was readable once, and is still listed
                             rows[path] = old
                         continue
@@ -320,28 +316,6 @@ class Index:
                 raise
             journal.delete()
         return changes
-
-    def _embed(
-        self, images: ImageSet, names: list[str], hashes: list[str], known: set[str], journal: Journal,
-        changes: Changes, batch_size: int, task: Task,
-    ) -> set[str]:  # fmt: skip
-        """Embed into the journal what is neither in the index nor there; return the hashes of what cannot be read."""
-        have = known | journal.hashes()
-        new: dict[str, int] = {}
-        for index, key in enumerate(hashes):
-            if key not in have:
-                new.setdefault(key, index)
-        show, failed = task("embedding"), set()
-        done = 0
-        for batch in embed_images(self.model, images, list(new.values()), batch_size=batch_size, thumbnails=True):
-            journal.add([hashes[index] for index in batch.indices], batch.vectors, batch.thumbnails)
-            for index, error in batch.failures:
-                failed.add(hashes[index])
-                changes.skipped.append((names[index], str(getattr(error, "reason", error))))
-            changes.embedded += len(batch.indices)
-            done += len(batch.indices) + len(batch.failures)
-            show(done, len(new))
-        return failed
 
     def _write(self, rows: list[Row], journal: Journal | None, task: Task) -> None:
         """Write a new generation, switch to it and remove the others."""
