@@ -64,16 +64,16 @@ def sums_alone(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> P
     return Pair((weights[:, None] @ wide).squeeze(1), None)
 
 
-def unrolled(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:
+def unrolled(features: Tensor, prototypes: Tensor, mu: float, eps: float, steps: int = STEPS) -> Pair:
     """The documents' iteration, differentiated step by step."""
     wide = features.float()
-    return _pool(wide, *_iterate(_costs(wide, prototypes), mu, eps), mu)
+    return _pool(wide, *iterate(_costs(wide, prototypes), mu, eps, steps), mu)
 
 
-def closed_form(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:
+def closed_form(features: Tensor, prototypes: Tensor, mu: float, eps: float, steps: int = STEPS) -> Pair:
     """The documents' iteration with the gradient of their Proposition 4.2."""
     wide = features.float()
-    rho, plan = _Transport.apply(_costs(wide, prototypes), mu, eps)  # type: ignore[no-untyped-call]
+    rho, plan = _Transport.apply(_costs(wide, prototypes), mu, eps, steps)  # type: ignore[no-untyped-call]
     return _pool(wide, rho, plan, mu)
 
 
@@ -106,13 +106,13 @@ def _costs(features: Tensor, prototypes: Tensor) -> Tensor:
     return squares.clamp(min=1e-12).sqrt()
 
 
-def _iterate(costs: Tensor, mu: float, eps: float) -> tuple[Tensor, Tensor]:
+def iterate(costs: Tensor, mu: float, eps: float, steps: int = STEPS) -> tuple[Tensor, Tensor]:
     """Return the residual masses rho (B, n) and the plan (B, m, n) of costs (B, m, n)."""
     n = costs.shape[2]
     kernel = torch.exp(-eps * costs)
     total = kernel.sum(dim=1)
     t = total.new_ones(len(total), 1)
-    for _ in range(STEPS + 1):
+    for _ in range(steps + 1):
         rho = (1 / n) / (1 + t * total)
         t = mu / (rho * total).sum(dim=1, keepdim=True)
     return rho, t[:, None] * kernel * rho[:, None]
@@ -134,19 +134,19 @@ class _Transport(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, costs: Tensor, mu: float, eps: float) -> tuple[Tensor, Tensor]:
-        rho, plan = _iterate(costs, mu, eps)
+    def forward(ctx: Any, costs: Tensor, mu: float, eps: float, steps: int) -> tuple[Tensor, Tensor]:
+        rho, plan = iterate(costs, mu, eps, steps)
         ctx.save_for_backward(rho, plan)
         ctx.mu, ctx.eps = mu, eps
         return rho, plan
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (grad_rho, grad_plan), (rho, plan) = grads, ctx.saved_tensors
         n = rho.shape[1]
         own = rho * grad_rho
         q = own + (plan * grad_plan).sum(dim=1)
         eta = own.sum(dim=1, keepdim=True) - n * (q * rho).sum(dim=1, keepdim=True)
         slope = 1 - ctx.mu - n * rho.square().sum(dim=1, keepdim=True)
-        return -ctx.eps * plan * (grad_plan - n * (q - eta / slope * rho)[:, None]), None, None
+        return -ctx.eps * plan * (grad_plan - n * (q - eta / slope * rho)[:, None]), None, None, None

@@ -5,13 +5,14 @@ Each study is one file and one line in `STUDIES`; `winnow study NAME` runs it an
 
 from collections.abc import Mapping
 
-from winnow.studies import ccp_mnist, cub_losses, losses, poolings, summary, tokens, toy_map
+from winnow.studies import ccp_mnist, cub_losses, iterations, losses, poolings, summary, tokens, toy_map
 from winnow.studies.base import Findings, Study, Task, write_findings
 
 STUDIES: Mapping[str, Study] = {
     "summary": summary.study,
     "toy-map": toy_map.study,
     "tokens": tokens.study,
+    "iterations": iterations.study,
     "losses": losses.study,
     "poolings": poolings.study,
     "ccp-mnist": ccp_mnist.study,
