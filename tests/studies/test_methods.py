@@ -44,16 +44,16 @@ def test_runs_are_trained_once_and_a_broken_comparison_goes_on(make_folder: Make
 
     found = compared.train(tmp_path / "runs", only_finished=True)
     assert {name: len(runs) for name, runs in found.items()} == {"GAP!": 1, "GSP": 0}
-    rows = compared.rows(found)
+    rows = compared.rows(found, "winnow study x")
     assert rows[1]["MAP@R"] is None
-    assert "pooling=gsp --each seed=0,1" in rows[1]["missing"]
+    assert [row["missing"] for row in rows] == ["seeds 1: `winnow study x`", "seeds 0, 1: `winnow study x`"]
     assert math.isclose(rows[0]["MAP@R"], 100 * found["GAP!"][0]["metrics"]["test"]["MAP@R"], abs_tol=0.01)
     assert rows[0]["MAP@R sd"] is None
 
     found = compared.train(tmp_path / "runs", note=told.append)
     assert done.stat().st_mtime_ns == stamp, "a finished run is read, not trained again"
     assert len(told) == 1 + 4
-    rows = compared.rows(found)
+    rows = compared.rows(found, "winnow study x")
     assert [row["runs"] for row in rows] == [2, 2]
     assert all("missing" not in row for row in rows)
     values = [100 * run["metrics"]["test"]["MAP@R"] for run in found["GSP"]]

@@ -38,6 +38,10 @@ class Task:
     only_finished: bool = False
     note: Callable[[str], None] = lambda text: None
 
+    def command(self, name: str) -> str:
+        """Return what runs a study in this size."""
+        return f"winnow study {name} {'--small' if self.small else '--full'}"
+
 
 @dataclass(frozen=True)
 class Findings:

@@ -30,7 +30,7 @@ def study(task: Task) -> Findings:
     """Every loss on the embedded set, with average pooling and with GSP + ZSR: same budget, same seeds."""
     compared = comparison(task.small)
     found = compared.train(task.runs, only_finished=task.only_finished, note=task.note)
-    rows = compared.rows(found)
+    rows = compared.rows(found, task.command("losses"))
     better = [
         name for name in LOSSES
         if (pair := [next(r["MAP@R"] for r in rows if r["method"] == f"{name}, {p}") for p in POOLINGS])

@@ -87,15 +87,13 @@ class Comparison:
             check_same(config, place)
         return Planned({"method": method.name, "seed": str(seed)}, config, place)
 
-    def command(self, method: Method) -> str:
-        """Return what trains a method by hand."""
-        file = [] if self.file is None else [self.file]
-        words = [f'"{word}"' if set(word) & set("{}' ") else word for word in (*self.words, *method.words)]
-        seeds = ",".join(map(str, self.seeds))
-        return " ".join(["winnow train", *file, *words, "--each", f"seed={seeds}"])
+    def rows(self, found: Mapping[str, Sequence[Mapping[str, Any]]], command: str) -> list[dict[str, Any]]:
+        """Return the table: means over the seeds, in percent, and their spread; what is missing, with its command.
 
-    def rows(self, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the table: means over the seeds, in percent, and their spread; what is missing, by its command."""
+        Args:
+            found: Results by the name of their method.
+            command: What trains all that is missing.
+        """
         rows: list[dict[str, Any]] = []
         for method in self.methods:
             runs = found[method.name]
@@ -106,7 +104,8 @@ class Comparison:
                 row[f"{name} sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
             row["steps"] = round(statistics.mean(run["best_step"] for run in runs)) if runs else None
             row |= method.facts
-            row["missing"] = "" if len(runs) == len(self.seeds) else f"`{self.command(method)}`"
+            missing = [str(seed) for seed in self.seeds if seed not in {run["config"]["seed"] for run in runs}]
+            row["missing"] = f"seeds {', '.join(missing)}: `{command}`" if missing else ""
             rows.append(row)
         if not any(row["missing"] for row in rows):
             for row in rows:

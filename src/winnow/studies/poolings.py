@@ -59,7 +59,7 @@ def study(task: Task) -> Findings:
     """Every pooling on the embedded set, with C2 and Proxy-NCA++: same budget, same seeds (Fig. 5.12 in small)."""
     compared = comparison(task.small)
     found = compared.train(task.runs, only_finished=task.only_finished, note=task.note)
-    rows = compared.rows(found)
+    rows = compared.rows(found, task.command("poolings"))
     return Findings(
         title="Poolings on the embedded set",
         text=" ".join([
