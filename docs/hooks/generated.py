@@ -237,6 +237,18 @@ def exits() -> str:
     return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])
 
 
+def datasets() -> str:
+    """Every benchmark set: its images and classes, ranks and terms."""
+    from winnow.data.sets import DATASETS
+
+    lines = ["| name | set | images | R@k at | terms |", "|---|---|---|---|---|"]
+    for name, one in DATASETS.items():
+        images = ", ".join(f"{part} {count:,}" for part, count in one.counts.items())
+        cells = [f"[{one.title}]({one.home.split()[0]}): {one.about}", images, ", ".join(map(str, one.ks)), one.terms]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def studies() -> str:
     """Every study: what it is, its command, and what it found where that is kept."""
     from winnow.studies import STUDIES
@@ -338,6 +350,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "evaluation": lambda: _figures("evaluate"),
     "pooling": lambda: _figures("pooling"),
     "profile": profile,
+    "datasets": datasets,
     "studies": studies,
     "training": lambda: _figures("train"),
 }
