@@ -87,7 +87,7 @@ ADDITIONS: Mapping[str, Addition] = {
 }
 
 ROWS = (
-    "c1", "c1+gsp", "c1+xbm", "c1+xbm+gsp", "c1+ccp", "c1+ccp+gsp", "c2", "c2+gsp-alone", "c2+zsr", "c2+gsp", "c2+xbm",
+    "c1", "c1+xbm", "c1+xbm+gsp", "c1+ccp", "c1+ccp+gsp", "c2", "c2+gsp-alone", "c2+zsr", "c2+gsp", "c2+xbm",
     "c2+ccp", "ms", "ms+gsp", "ms+ccp", "triplet", "triplet+gsp", "triplet+ccp", "pa", "pa+gsp", "pnca", "pnca+gsp",
     "softtriple",
 )  # fmt: skip

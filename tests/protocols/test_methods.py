@@ -1,0 +1,195 @@
+"""What the protocols, sets and methods mean in settings; what the documents report for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeFolder
+from winnow.data import load_images, split_by_class
+from winnow.errors import ConfigError
+from winnow.pooling import POOLINGS
+from winnow.protocols import (
+    BACKBONES,
+    PROTOCOLS,
+    ROWS,
+    SETS,
+    Task,
+    find_backbone,
+    find_protocol,
+    find_set,
+    method_words,
+)  # fmt: skip
+from winnow.protocols.documents import reported
+from winnow.protocols.runs import seed_of_run
+from winnow.protocols.table import base_of
+from winnow.training import Config, load_config
+from winnow.training.learner import check_objective, check_parts
+
+TIMM = "backbone=resnet20"  # whatever backbones are built, these settings are checked
+
+
+def settings(protocol: str, target: str, method: str, backbone: str = "resnet50", chapter: int = 5) -> Config:
+    kind, on = find_protocol(protocol, chapter), find_set(target)
+    words = [*kind.words(on, find_backbone(backbone)), *method_words(method, on, kind)]
+    return load_config(None, [*words, *on.data_words(kind, 1, None), TIMM])
+
+
+@pytest.mark.parametrize("target", SETS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_row_of_the_tables_can_be_trained(protocol: str, target: str) -> None:
+    for method in (*ROWS, *(f"c2+{name}" for name in POOLINGS)):
+        config = settings(protocol, target, method)
+        check_objective(config)
+        check_parts(config)
+
+
+def batch(config: Config) -> tuple[int, int]:
+    return config.train.classes_per_batch, config.train.samples_per_class
+
+
+def test_fair_settings_are_the_documents() -> None:
+    c2 = settings("fair", "cub", "c2")
+    assert (c2.dim, c2.normalise, c2.train.lr, c2.train.weight_decay) == (128, "unit", 1e-5, 1e-4)
+    assert (c2.train.eval_every, c2.train.patience, c2.train.monitor) == (100, 15, "MAP@R")
+    assert batch(c2) == (8, 4)
+    assert c2.loss == {"name": "c2", "positive_margin": 0.0, "negative_margin": 0.3841}
+    assert (c2.pooling["name"], c2.zsr.weight, c2.plateau.factor) == ("gap", 0, 1)
+    assert (c2.data.path, c2.data.fold, c2.data.folds) == ("cub200", 1, 4)
+    assert c2.train.keep_embeddings
+    gsp = settings("fair", "sop", "pa+gsp")
+    assert (gsp.train.eval_every, gsp.train.patience, gsp.train.warm_up) == (1000, 10, 1000)
+    assert batch(gsp) == (32, 1)
+    assert gsp.train.lr_multipliers == {"references.proxies": 100}
+    assert gsp.train.lr == 5e-6
+    assert {key: gsp.pooling[key] for key in ("prototypes", "mu", "eps")} == {"prototypes": 128, "mu": 0.3, "eps": 0.5}
+    assert gsp.zsr.weight == 0.1
+    pair = settings("fair", "cub", "c1+xbm+gsp")
+    assert (pair.pooling["prototypes"], pair.pooling["eps"]) == (64, 5.0)
+    assert (pair.references["batches"], pair.references["start"]) == (25, 1000)
+    assert settings("fair", "sop", "c2+xbm").references["batches"] == 1400
+    assert settings("fair", "inshop", "c2+xbm-s").references["batches"] == 100
+    assert settings("fair", "cub", "c2+zsr").pooling["mu"] == 1
+    assert settings("fair", "cub", "c2+gsp-alone").zsr.weight == 0
+    assert settings("fair", "cub", "softtriple").references["per_class"] == 10
+    assert settings("fair", "sop", "softtriple").references["per_class"] == 1
+
+
+def test_chapter_3_and_ccp() -> None:
+    ccp = settings("fair", "cars", "ms+ccp", chapter=3)
+    assert (ccp.train.eval_every, ccp.train.patience, ccp.normalise) == (25, 60, "ball")
+    assert (ccp.references["per_class"], ccp.references["pool"], ccp.references["patience"]) == (8, 12, 3)
+    assert settings("fair", "sop", "c2+ccp", chapter=3).references["per_class"] == 4
+    # In chapter 5 too, problems end after three validations that are 25 steps apart.
+    later = settings("fair", "cub", "c1+ccp+gsp")
+    assert (later.train.eval_every, later.train.patience, later.normalise) == (25, 60, "unit")
+    ablation = settings("ablation", "cub", "c2+ccp")
+    assert (ablation.train.eval_every, ablation.train.patience, ablation.data.folds) == (25, 40, 3)
+    with pytest.raises(ConfigError, match="chapters 3 and 5"):
+        find_protocol("fair", 4)
+
+
+def test_conventional_settings_are_the_documents() -> None:
+    cub = settings("conventional", "cub", "c1+xbm")
+    assert (cub.dim, cub.train.monitor, cub.train.eval_every, cub.train.patience) == (512, "P@1", 25, 15)
+    assert batch(cub) == (28, 4)
+    assert (cub.train.lr, cub.train.weight_decay) == (1e-5, 4e-4)
+    assert cub.pooling["name"] == "gap_gmp"
+    assert cub.data.val_classes == "test"
+    assert cub.plateau.model_dump() == {
+        "factor": 0.5, "patience": 4, "min_delta": 1e-3, "cooldown": 2, "min_lr": 1e-6,
+    }  # fmt: skip
+    other = settings("conventional", "cars", "c1+xbm+gsp", backbone="bn_inception")
+    assert (batch(other), other.train.lr, other.train.weight_decay) == ((32, 4), 1e-4, 1e-4)
+    assert other.pooling["name"] == "gmp_gsp"
+    assert settings("conventional", "sop", "c2").train.patience == 10
+    assert batch(settings("conventional", "cub", "pa")) == (100, 1)
+    tuning = settings("tuning", "sop", "pnca")
+    assert (tuning.train.eval_every, tuning.train.patience, tuning.data.folds) == (1000, 7, 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [("c3", "did you mean"), ("c2+gps", "did you mean 'gsp'"), ("gsp+c2", "begins with a loss"),
+     ("pa+xbm", "pa and xbm both bring references"), ("c2+gsp+zsr", "both bring pooling"),
+     ("c2+", "nothing is called")],
+)  # fmt: skip
+def test_names_that_are_none(method: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        method_words(method, SETS["cub200"], PROTOCOLS["fair"])
+
+
+def test_other_names_that_are_none() -> None:
+    for find, name, told in (
+        (find_set, "cub201", "did you mean 'cub200'"), (find_protocol, "fairr", "did you mean 'fair'"),
+        (find_backbone, "resnet5", "did you mean 'resnet50'"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=told):
+            find(name)
+
+
+def test_a_set_of_ones_own_is_cut_like_theirs(make_folder: MakeFolder) -> None:
+    folder = make_folder(classes=18, images=2, size=8)  # 9 to train: parts end at 2, 4, 6, 9
+    images, names = load_images(folder), load_images(folder).class_names
+    held: list[str] = []
+    for model in range(1, 5):
+        words = dict(
+            w.removeprefix("data.").split("=") for w in find_set(str(folder)).data_words(PROTOCOLS["fair"], model, None)
+        )
+        parts: dict[str, Any] = {key: value for key, value in words.items() if key != "path"}
+        splits = split_by_class(images, **parts)
+        assert splits.test is not None
+        assert splits.test.class_names == names[9:]
+        assert set(splits.train.class_names) | set(splits.val.class_names) == set(names[:9])
+        held = [*splits.val.class_names, *held]
+        assert len(splits.val.class_names) == (3 if model == 1 else 2)
+    assert held == list(names[:9])
+    with pytest.raises(ConfigError, match="needs at least 20"):
+        find_set(str(folder)).data_words(PROTOCOLS["tuning"], 1, None)
+
+
+def test_the_documents_numbers() -> None:
+    def value(protocol: str, *key: Any, chapter: int = 5) -> tuple[float, str] | None:
+        found = reported(find_protocol(protocol, chapter), *key)
+        return None if found is None else (found.value, found.table)
+
+    assert value("conventional", "cub200", "c1+xbm", "resnet50", 512, "P@1") == (66.68, "5.2")
+    assert value("conventional", "cars196", "c1+xbm+gsp", "resnet50", 512, "MAP@R") == (25.76, "5.2")
+    assert value("conventional", "cub200", "c2+ccp", "resnet50", 512, "P@1") == (71.04, "3.2")
+    assert value("conventional", "cars196", "ms+ccp", "resnet50", 512, "P@1") == (89.02, "3.2")
+    # BN-Inception's stands beside any network's in the fair protocol; the chapter asked for goes first.
+    assert value("fair", "cub200", "c2", "resnet50", 128, "MAP@R") == (20.58, "5.1")
+    assert value("fair", "cub200", "c2", "resnet50", 128, "MAP@R", chapter=3) == (21.01, "3.1")
+    assert value("fair", "cub200", "c2+zsr", "resnet50", 512, "MAP@R") == (26.49, "5.3")
+    assert value("fair", "cub200", "c2+ccp", "resnet50", 512, "MAP@R") == (28.02, "3.1")
+    assert value("fair", "cub200", "c2+gemean", "resnet50", 512, "MAP@R") is None
+    assert reported(find_protocol("fair"), "cub200", "c2+gsp", "resnet50", 128, "MAP@R").std == 0.24  # type: ignore[union-attr]
+    misprint = reported(find_protocol("conventional"), "cars196", "c1+xbm+gsp", "bn_inception", 512, "MAP@R")
+    assert misprint is not None
+    assert "misprint" in misprint.doubt
+    for method in ROWS:
+        assert reported(find_protocol("fair"), "cub200", method, "resnet50", 512, "MAP@R") is not None, method
+
+
+def test_methods_are_compared_with_what_they_add_to() -> None:
+    methods = ["c2", "c1+xbm", "c2+gsp", "c1+xbm+gsp", "pa"]
+    assert [base_of(method, methods) for method in methods[1:]] == ["c2", "c2", "c1+xbm", "c2"]
+
+
+def test_seeds_differ_between_models_and_not_between_methods(tmp_path: Path) -> None:
+    task = Task(PROTOCOLS["fair"], SETS["cub200"], ["c2", "ms"], tmp_path, BACKBONES["resnet50"], words=[TIMM])
+    trials = task.trials()
+    assert len(trials) == 24
+    seeds = {m: [t.planned.config.seed for t in trials if t.method == m] for m in ("c2", "ms")}
+    assert seeds["c2"] == seeds["ms"]
+    assert len(set(seeds["c2"])) == 12
+    assert seed_of_run(2, 3) == 23
+    assert [(t.model, t.run) for t in trials[:5]] == [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2)]
+    for wrong in ({"models": [5]}, {"runs": [0]}):
+        with pytest.raises(ConfigError, match="protocol has 1-"):
+            Task(PROTOCOLS["fair"], SETS["cub200"], ["c2"], tmp_path, BACKBONES["resnet50"], **wrong).trials()
+    for methods, told in (([], "at least one"), (["c2", "c2"], "twice")):
+        with pytest.raises(ConfigError, match=told):
+            Task(PROTOCOLS["fair"], SETS["cub200"], methods, tmp_path, BACKBONES["resnet50"]).trials()
