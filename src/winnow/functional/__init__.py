@@ -1,5 +1,6 @@
 """Pure tensor maths: no state, no files, torch alone."""
 
+from winnow.functional.average_pooling import AveragePooling, analyse_average_pooling, prototype_histogram
 from winnow.functional.distances import clip_norm, pairwise_distance
 from winnow.functional.hard_selection import hard_selection
 from winnow.functional.hulls import convex_hull, hull_overlap, in_hull
@@ -11,10 +12,12 @@ from winnow.functional.transport import GSPOutput, Pooled, TransportWeights, gsp
 
 __all__ = [
     "NORMALISE",
+    "AveragePooling",
     "GSPOutput",
     "Normalise",
     "Pooled",
     "TransportWeights",
+    "analyse_average_pooling",
     "clip_norm",
     "convex_hull",
     "covering_radius",
@@ -28,6 +31,7 @@ __all__ = [
     "log_exp_mean",
     "pairwise_distance",
     "power_mean",
+    "prototype_histogram",
     "soft_selection",
     "unit_norm",
 ]

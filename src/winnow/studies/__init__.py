@@ -5,7 +5,17 @@ Each study is one file and one line in `STUDIES`; `winnow study NAME` runs it an
 
 from collections.abc import Mapping
 
-from winnow.studies import ccp_mnist, cub_losses, iterations, losses, poolings, summary, tokens, toy_map
+from winnow.studies import (
+    average_pooling,
+    ccp_mnist,
+    cub_losses,
+    iterations,
+    losses,
+    poolings,
+    summary,
+    tokens,
+    toy_map,
+)
 from winnow.studies.base import Findings, Study, Task, write_findings
 
 STUDIES: Mapping[str, Study] = {
@@ -13,6 +23,7 @@ STUDIES: Mapping[str, Study] = {
     "toy-map": toy_map.study,
     "tokens": tokens.study,
     "iterations": iterations.study,
+    "average-pooling": average_pooling.study,
     "losses": losses.study,
     "poolings": poolings.study,
     "ccp-mnist": ccp_mnist.study,

@@ -1,0 +1,51 @@
+"""Average pooling as a combination of prototypes: the histogram, the bound for every image, hulls of classes."""
+
+import pytest
+import torch
+
+from winnow.functional import analyse_average_pooling, prototype_histogram
+
+
+def test_the_histogram_is_a_count_of_nearest_prototypes():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(3, 10, 4, generator=generator, dtype=torch.float64)
+    prototypes = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    found = prototype_histogram(features, prototypes)
+    for image, row in zip(features, found, strict=True):
+        counts = [0] * 5
+        for feature in image:
+            counts[min(range(5), key=lambda i: float((feature - prototypes[i]).norm()))] += 1
+        assert row.tolist() == pytest.approx([count / 10 for count in counts])
+
+
+@pytest.mark.parametrize("dim", [2, 16])
+def test_no_image_is_farther_from_its_combination_than_the_radius(dim):
+    generator = torch.Generator().manual_seed(dim)
+    features = torch.randn(12, 20, dim, generator=generator, dtype=torch.float64)
+    found = analyse_average_pooling(features, torch.arange(12) % 3, prototypes=30)
+    distances = (features.flatten(0, 1)[:, None] - found.prototypes[None]).norm(dim=2)
+    assert found.radius == pytest.approx(float(distances.min(dim=1).values.max()))
+    assert (found.errors <= found.radius).all()
+    assert torch.allclose(found.averages, features.mean(dim=1))
+    assert torch.allclose(found.histograms.sum(dim=1), torch.ones(12, dtype=torch.float64))
+    every = analyse_average_pooling(features[:2], torch.tensor([0, 1]), prototypes=40)
+    assert every.radius == 0
+    assert float(every.errors.max()) < 1e-12
+
+
+def test_classes_that_share_no_prototype_do_not_overlap():
+    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    apart = torch.stack([corners, corners + 0.01, corners + 10, corners + 10.01])
+    labels = torch.tensor([0, 0, 1, 1])
+    found = analyse_average_pooling(apart, labels, prototypes=6)
+    assert found.shared == 0
+    assert found.overlap.tolist() == [0, 0]
+    assert found.active.sum(dim=1).tolist() == [3, 3]
+    mixed = analyse_average_pooling(torch.stack([corners, corners]), torch.tensor([0, 1]), prototypes=3)
+    assert mixed.shared == 1
+    assert mixed.overlap.tolist() == [1, 1]
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="labels"):
+        analyse_average_pooling(torch.zeros(2, 3, 4), torch.zeros(3))
