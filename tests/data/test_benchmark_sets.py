@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.data import made_sets
-from winnow.data.sets import DATASETS, Benchmark, fold_range, record_missing
+from winnow.data import decode
+from winnow.data.sets import DATASETS, Benchmark, fold_range
 from winnow.data.sets.cars196 import Cars196, official_names
 from winnow.data.sets.cifar10 import Cifar10
 from winnow.data.sets.cifar100 import CLASSES, SUPERCLASSES, Cifar100
@@ -294,7 +295,7 @@ def test_what_is_missing_is_named_and_must_be_noted(tmp_path: Path) -> None:
     assert short[0].names == ("003.Bird_3/Bird_3_0001.jpg",)
     with pytest.raises(DataError, match=r"test has 5 of 6 images: 003\.Bird_3/Bird_3_0001\.jpg"):
         small.load(tmp_path)
-    record_missing(tmp_path, short)
+    small.note_missing(tmp_path, short)
     splits = small.load(tmp_path).splits(on_test=True)
     assert splits.missing == {"test": {"found": 5, "expected": 6, "names": ["003.Bird_3/Bird_3_0001.jpg"]}}
     assert "test has 5 of 6 images" in splits.notes[0]
@@ -309,9 +310,36 @@ def test_what_is_missing_is_named_and_must_be_noted(tmp_path: Path) -> None:
 def test_too_many_images_are_never_right(tmp_path: Path) -> None:
     made_sets.cub(tmp_path)
     small = CUB200(train=5, test=6, classes=2)
-    record_missing(tmp_path, small.check(tmp_path)[1])
+    small.note_missing(tmp_path, small.check(tmp_path)[1])
     with pytest.raises(DataError, match="train has 6 of 5"):
         small.load(tmp_path)
     made_sets.sop(tmp_path / "sop")
     with pytest.raises(DataError, match="test has 2 classes where Stanford Online Products has 3"):
         SOP(train=6, test=4, train_classes=3, test_classes=3).load(tmp_path / "sop")
+
+
+def test_sets_of_one_folder_have_notes_of_their_own(tmp_path: Path) -> None:
+    made_sets.cifar100(tmp_path, "folders")
+    next((tmp_path / "train" / "beaver").iterdir()).unlink()
+    plain, collages = Cifar100(train=200, test=100), CifarCollage(per_class=3)
+    for one in (plain, collages):
+        with pytest.raises(DataError, match="train has"):
+            one.load(tmp_path)
+        one.note_missing(tmp_path, one.check(tmp_path)[1])
+    assert plain.load(tmp_path).missing["train"]["found"] == 199
+    assert collages.load(tmp_path).missing["train"]["found"] == 16 * 6 - 1
+    assert plain.default_root == DATASETS["cifar_collage_distilled"].default_root
+
+
+def test_images_in_memory_are_not_sent_to_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MANY", 10)
+    monkeypatch.setattr(decode, "cores", lambda: 2)
+    for version in ("binary", "folders"):
+        (tmp_path / version).mkdir()
+        made_sets.cifar100(tmp_path / version, version)
+        plain = Cifar100(train=200, test=100).load(tmp_path / version).splits().train
+        for images in (plain, CifarCollage(per_class=3).load(tmp_path / version).train):
+            decoder = decode.Decoder(images, 32)
+            assert decoder.by_processes == (version == "folders")
+            assert decoder.read(3).shape == (32, 32, 3)
+            decoder.close()

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import TINY
 from tests.data import made_sets
 from winnow import Embedder
-from winnow.data.sets import DATASETS, record_missing
+from winnow.data.sets import DATASETS
 from winnow.data.sets.cub200 import CUB200
 from winnow.data.sets.inshop import InShop
 from winnow.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ def inshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "inshop"
     made_sets.inshop(root, size=32)
     next((root / "Img/img/WOMEN/Dresses/id_00000009").glob("02*")).unlink()
-    record_missing(root, small.check(root)[1])
+    small.note_missing(root, small.check(root)[1])
     return root
 
 

@@ -27,14 +27,14 @@ def list_() -> None:
     from rich.table import Table
 
     from winnow.cli.console import out
-    from winnow.data.sets import DATASETS, default_root
+    from winnow.data.sets import DATASETS
 
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")
     table.add_column("here", no_wrap=True)
     for name, one in DATASETS.items():
-        here = default_root(name)
+        here = one.default_root
         table.add_row(name, f"{one.title}: {one.about}", str(here) if here.is_dir() else "")
     out.print(table)
 
@@ -42,7 +42,7 @@ def list_() -> None:
 def info(name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="Print JSON instead.")) -> None:
     """Tell what a set is: its images and classes, terms, layout, and where it can be had."""
     from winnow.cli.console import say
-    from winnow.data.sets import DATASETS, default_root
+    from winnow.data.sets import DATASETS
 
     one = DATASETS[name]
     facts = {
@@ -56,7 +56,7 @@ def info(name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="
         "home": one.home,
         "layout": one.layout,
         "sources": [{"url": source.url, "md5": source.md5} for source in one.sources],
-        "folder": str(default_root(one.name)),
+        "folder": str(one.default_root),
     }
     if as_json:
         print(json.dumps(facts))
@@ -81,11 +81,11 @@ def get(
 ) -> None:
     """Download a set, or take it from an archive or a folder; resized copies serve too."""
     from winnow.cli.console import ConsoleMonitor, say
-    from winnow.data.sets import DATASETS, default_root
+    from winnow.data.sets import DATASETS
     from winnow.data.sets import get as fetch
 
     one = DATASETS[name]
-    place = target or default_root(name)
+    place = target or one.default_root
     if source is None:
         say(f"{one.title}: {one.terms}; see {one.home}")
     with ConsoleMonitor() as monitor:
@@ -99,10 +99,10 @@ def verify(
     allow_missing: bool = _MISSING,
 ) -> None:
     """Count a set's images and classes, and name what is missing."""
-    from winnow.data.sets import DATASETS, default_root
+    from winnow.data.sets import DATASETS
 
     one = DATASETS[name]
-    place = folder or default_root(name)
+    place = folder or one.default_root
     _, short = one.check(place)
     _tell(one, place, short, allow_missing)
 
@@ -110,10 +110,9 @@ def verify(
 def _tell(one: Dataset, place: Path, short: list[Shortfall], allow_missing: bool) -> None:
     """Say that a set is whole, or what is missing, which is noted or an error."""
     from winnow.cli.console import say
-    from winnow.data.sets import record_missing
 
     if not short:
-        record_missing(place, [])
+        one.note_missing(place, [])
         say(f"{place}: {one.title} is whole: {_numbers(one.counts)} images")
         return
     for part in short:
@@ -124,7 +123,7 @@ def _tell(one: Dataset, place: Path, short: list[Shortfall], allow_missing: bool
         raise DataError(f"{place}: {told}; there are more images than were published: remove what is not of the set")
     if not allow_missing:
         raise DataError(f"{place}: {told}; --allow-missing notes that, and every result tells")
-    record_missing(place, short)
+    one.note_missing(place, short)
     say(f"{place}: {told}; noted in {place / 'missing.json'}, and told with every result")
 
 

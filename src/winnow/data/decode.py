@@ -37,15 +37,16 @@ class Decoder:
         images: What to decode.
         resize: Length of the short side.
         workers: How many at a time; None for one per core with processes, and at most 4 with threads.
-        processes: Whether by processes; None for many images. A set that cannot be sent to another process, such as
-            one defined in a script or notebook, is decoded by threads all the same.
+        processes: Whether by processes; None for many images that are not in memory already. A set that cannot be sent
+            to another process, such as one defined in a script or notebook, is decoded by threads all the same.
     """
 
     def __init__(
         self, images: ImageSet, resize: int, *, workers: int | None = None, processes: bool | None = None
     ) -> None:
         self.images, self.resize = images, resize
-        wanted = len(images) >= MANY and cores() > 1 if processes is None else processes
+        many = len(images) >= MANY and cores() > 1 and not images.in_memory
+        wanted = many if processes is None else processes
         count = workers or cores()
         self._crew = _start_crew(images, resize, count) if wanted else None
         # Pillow holds the lock for much of the decoding: more threads than a few only fight for it.

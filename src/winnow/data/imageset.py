@@ -21,10 +21,12 @@ class ImageSet(ABC):
     Attributes:
         labels: (N,) int64, each an index into `class_names`.
         class_names: One name per class.
+        in_memory: Whether its pixels are in memory, so that each process that reads them would need a copy.
     """
 
     labels: Labels
     class_names: tuple[str, ...]
+    in_memory: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,6 +63,7 @@ class Subset(ImageSet):
 
     def __init__(self, parent: ImageSet, indices: Sequence[int], labels: Labels, class_names: tuple[str, ...]) -> None:
         self.parent = parent
+        self.in_memory = parent.in_memory
         self.indices = np.asarray(indices, dtype=np.int64)
         self.labels = labels
         self.class_names = class_names

@@ -29,6 +29,8 @@ class MnistSet(ImageSet):
         source: What the images' names begin with.
     """
 
+    in_memory = True
+
     def __init__(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], source: str) -> None:
         self.pixels, self.labels, self.source = pixels, labels, source
         self.class_names = tuple(str(digit) for digit in range(int(labels.max()) + 1 if len(labels) else 0))

@@ -1,6 +1,6 @@
 """Benchmark sets by name: read from their own files, held to their published counts, split as published."""
 
-from winnow.data.sets.base import Contents, Dataset, Shortfall, Source, default_root, record_missing
+from winnow.data.sets.base import Contents, Dataset, Shortfall, Source
 from winnow.data.sets.benchmark import Benchmark, fold_range
 from winnow.data.sets.cars196 import Cars196
 from winnow.data.sets.cifar10 import Cifar10
@@ -37,8 +37,6 @@ __all__ = [
     "Datasets",
     "Shortfall",
     "Source",
-    "default_root",
     "fold_range",
     "get",
-    "record_missing",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -90,6 +90,7 @@ class Dataset(ABC):
         terms: Under which terms its owners give it.
         home: Its page.
         layout: The files a folder of it holds.
+        folder: What its folder is called; empty: as the set. Sets made from the same files share one.
         counts: Images of each part.
         classes: Classes of each part; a gallery has those of the test.
         ks: The ranks of R@k it is reported at.
@@ -104,11 +105,17 @@ class Dataset(ABC):
     terms: ClassVar[str]
     home: ClassVar[str]
     layout: ClassVar[str]
+    folder: ClassVar[str] = ""
     counts: Mapping[str, int]
     classes: Mapping[str, int]
     ks: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)
     sources: ClassVar[tuple[Source, ...]] = ()
     folds_by: ClassVar[FoldsBy | None] = "classes"
+
+    @property
+    def default_root(self) -> Path:
+        """Where it is looked for and put if nothing is said: `$WINNOW_DATA/NAME`, or `data/NAME`."""
+        return Path(os.environ.get("WINNOW_DATA", "data")) / (self.folder or self.name)
 
     @abstractmethod
     def read(self, root: Path) -> Contents:
@@ -142,18 +149,33 @@ class Dataset(ABC):
         ]
         return contents, short
 
+    def note_missing(self, root: str | Path, short: Sequence[Shortfall]) -> None:
+        """Note in a folder that the set is used with what is missing; nothing missing takes the note away.
+
+        Raises:
+            OutputError: when it cannot be written.
+        """
+        path = Path(root) / RECORD
+        noted = read_record(path.parent)
+        noted[self.name] = {one.part: one.to_dict() for one in short}
+        noted = {name: parts for name, parts in noted.items() if parts}
+        if noted:
+            write_text(path, json.dumps(noted, indent=2) + "\n")
+        else:
+            path.unlink(missing_ok=True)
+
     def load(self, root: str | Path | None = None) -> Benchmark:
-        """Read a folder, and refuse it if images are missing that `record_missing` has not noted.
+        """Read a folder, and refuse it if images are missing that were not noted by `note_missing`.
 
         Args:
-            root: The folder; None for [`default_root`][winnow.data.sets.default_root].
+            root: The folder; None for `default_root`.
 
         Raises:
             DataError: naming the files.
         """
-        place = default_root(self.name) if root is None else Path(root)
+        place = self.default_root if root is None else Path(root)
         contents, short = self.check(place)
-        known = read_record(place)
+        known = read_record(place).get(self.name, {})
         for one in short:
             if not _covers(known.get(one.part), one):
                 raise DataError(
@@ -168,34 +190,27 @@ class Dataset(ABC):
         )  # fmt: skip
 
 
-def default_root(name: str) -> Path:
-    """Return where a set is looked for and put if nothing is said: `$WINNOW_DATA/NAME`, or `data/NAME`."""
-    return Path(os.environ.get("WINNOW_DATA", "data")) / name
-
-
-def record_missing(root: str | Path, short: list[Shortfall]) -> None:
-    """Note in a set's folder that it is used with what is missing; an empty list takes the note away."""
-    path = Path(root) / RECORD
-    if short:
-        write_text(path, json.dumps({one.part: one.to_dict() for one in short}, indent=2) + "\n")
-    else:
-        path.unlink(missing_ok=True)
-
-
 def read_record(root: Path) -> dict[str, dict[str, Any]]:
-    """Read what `record_missing` wrote; nothing where it wrote nothing."""
+    """Read what `note_missing` wrote: set, then part; nothing where it wrote nothing.
+
+    Raises:
+        DataError: when it cannot be read.
+    """
     path = root / RECORD
     if not path.is_file():
         return {}
     try:
-        known: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        return {part: {"found": int(one["found"]), "names": set(one["names"])} for part, one in known.items()}
+        noted: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for parts in noted.values():
+            for one in parts.values():
+                _ = int(one["found"]), list(one["names"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{path} cannot be read: delete it, and note what is missing anew") from None
+    return noted
 
 
 def _covers(known: Mapping[str, Any] | None, short: Shortfall) -> bool:
     """Whether a part lacks nothing beyond what was noted; too many images are never right."""
     if known is None or short.found > short.expected:
         return False
-    return bool(short.found >= known["found"] and set(short.names) <= known["names"])
+    return bool(short.found >= int(known["found"]) and set(short.names) <= set(known["names"]))

@@ -44,6 +44,7 @@ class CifarCollage(Dataset):
     terms = Cifar100.terms
     home = Cifar100.home
     layout = Cifar100.layout + " (files of Cifar-100)"
+    folder = Cifar100.name
     sources = Cifar100.sources
     folds_by = None
 
@@ -59,7 +60,6 @@ class CifarCollage(Dataset):
         present = [part for part, (_, count) in self.edges.items() if count]
         self.counts = {part: len(TARGETS) * self.edges[part][1] * per_class for part in present}
         self.classes = {part: len(TARGETS) for part in present}
-        self._per_class = per_class
 
     def read(self, root: Path) -> Contents:
         """Read Cifar-100, its training and test images alike, and choose what goes into each collage."""
@@ -103,6 +103,7 @@ class Collages(ImageSet):
         seed: tuple[int, int],
     ) -> None:
         self.images, self.distilled = images, distilled
+        self.in_memory = images.in_memory
         self.foreground = np.concatenate(list(foreground))
         self.labels = np.repeat(np.arange(len(foreground), dtype=np.int64), [len(one) for one in foreground])
         self.class_names = TARGETS
@@ -141,6 +142,7 @@ class _Both(ImageSet):
 
     def __init__(self, sets: Sequence[ImageSet]) -> None:
         self.sets = tuple(sets)
+        self.in_memory = all(one.in_memory for one in sets)
         self.starts = np.cumsum([0, *(len(one) for one in sets)])
         self.labels = np.concatenate([one.labels for one in sets])
         self.class_names = sets[0].class_names

@@ -21,6 +21,8 @@ class PixelSet(ImageSet):
         source: What the images' names begin with.
     """
 
+    in_memory = True
+
     def __init__(self, pixels: NDArray[np.uint8], labels: Labels, class_names: tuple[str, ...], source: str) -> None:
         self.pixels, self.labels, self.class_names, self.source = pixels, labels, class_names, source
 
