@@ -35,7 +35,10 @@ BACKBONES = {
         "resnet50", "ResNet-50",
         ("backbone=resnet50_v1", "backbone.weights=data/resnet50_v1_imagenet_fp16.pth"), 28, 4e-4,
     ),
-    "bn_inception": Backbone("bn_inception", "BN-Inception", ("backbone=bn_inception",), 32, 1e-4),
+    "bn_inception": Backbone(
+        "bn_inception", "BN-Inception",
+        ("backbone=bn_inception", "backbone.weights=data/bn_inception-52deb4733.pth"), 32, 1e-4,
+    ),
 }  # fmt: skip
 
 
