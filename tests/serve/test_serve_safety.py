@@ -137,7 +137,20 @@ def test_the_type_is_told_by_content_alone(client: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["k=0", "k=101", "k=x", "mu=0", "mu=1.01", "mu=nan", "mu=-1", "eps=-1", "eps=inf", "eps=1001", "k=" + "9" * 5000],
+    [
+        "k=0",
+        "k=101",
+        "k=x",
+        "mu=0",
+        "mu=1.01",
+        "mu=nan",
+        "mu=-1",
+        "mu=5e-324",
+        "eps=-1",
+        "eps=inf",
+        "eps=1001",
+        "k=" + "9" * 5000,
+    ],
 )
 def test_numbers_out_of_range(client: TestClient, query: str) -> None:
     answer = client.post(f"/api/search?{query}", content=encoded(noise()))

@@ -97,14 +97,17 @@ def serving(path: Path, clients: int) -> Iterator[str]:
     command = [sys.executable, "-m", "winnow", "serve", str(path), "--port", "0", "--requests", str(2 * clients + 8)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: queue.Queue[str] = queue.Queue()
-    assert process.stdout is not None
-    reader = threading.Thread(target=lambda: [lines.put(line) for line in process.stdout or ()], daemon=True)
-    reader.start()
+    threading.Thread(target=_listen, args=(process, lines), daemon=True).start()
     try:
         yield _address(process, lines)
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _listen(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
+    for line in process.stdout or ():
+        lines.put(line)
 
 
 def _address(process: subprocess.Popen[str], lines: queue.Queue[str]) -> str:

@@ -16,11 +16,14 @@ from winnow.serve.uploads import MEDIA_TYPES, read_body
 
 MOST_NEIGHBOURS = 100
 _MOST_EPS = 1000.0
+_LEAST_MU = 0.001  # what is smaller may be nothing in single precision
 _BEST = 4
 _EXAMPLES = 12
 
 Count = Annotated[int, Query(ge=1, le=MOST_NEIGHBOURS, description="How many images.")]
-Mu = Annotated[float | None, Query(gt=0, le=1, allow_inf_nan=False, description="Share of the features to keep.")]
+Mu = Annotated[
+    float | None, Query(ge=_LEAST_MU, le=1, allow_inf_nan=False, description="Share of the features to keep.")
+]
 Eps = Annotated[float | None, Query(ge=0, le=_MOST_EPS, allow_inf_nan=False, description="Sharpness of the selection.")]
 Id = Annotated[int, Path(ge=0, lt=2**63, description="Number of an image in the index.")]
 Ids = Annotated[

@@ -62,6 +62,7 @@ class Service:
         self._searches: Batcher[Question, Found] = Batcher(self._search, most=limits.requests, wait_ms=0)
         # Two at a time, so that at most two large images are in memory at full size.
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decode")
+        self._lookups = ThreadPoolExecutor(2, thread_name_prefix="lookup")  # small, and never behind a large image
         self._remembered: OrderedDict[Hashable, Seen] = OrderedDict()
 
     def start(self) -> None:
@@ -73,7 +74,8 @@ class Service:
         """End; what still waits is cancelled."""
         await self._looks.stop()
         await self._searches.stop()
-        self._decoders.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._decoders, self._lookups):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     async def upload(self, data: bytes) -> tuple[str, Seen]:
         """See an upload; return the key it is remembered by, and what was seen.
@@ -102,7 +104,7 @@ class Service:
             Refusal: 404 where there is none of that id.
         """
         try:
-            return await self._aside(lambda: self.index.entry(number))
+            return await self._in(self._lookups, lambda: self.index.entry(number))
         except (DataError, OverflowError):  # a number may be larger than any the table can hold
             raise Refusal(404, f"the index has no image {number}") from None
 
@@ -114,7 +116,7 @@ class Service:
             return self.looker.select(own, mu, eps)
 
         seen = await self._see(entry.id, lambda: self.looker.prepare(picture(entry, self.limits)))
-        return await self._aside(settled)
+        return await self._in(self._lookups, settled)
 
     async def find(self, seen: Seen, k: int, mu: float | None, eps: float | None) -> Found:
         """Search with what was seen."""
@@ -122,7 +124,7 @@ class Service:
 
     async def _see(self, key: Hashable, prepare: Callable[[], Prepared]) -> Seen:
         if key not in self._remembered:
-            seen = await self._looks.submit(await self._aside(prepare))
+            seen = await self._looks.submit(await self._in(self._decoders, prepare))
             self._remembered[key] = seen
             while len(self._remembered) > self.limits.remembered:
                 self._remembered.popitem(last=False)
@@ -130,8 +132,8 @@ class Service:
         self._remembered.move_to_end(key)
         return self._remembered[key]
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
+    async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def _search(self, questions: Sequence[Question]) -> list[Found]:
         """Search for all questions at once, for as many neighbours as the one that wants most."""

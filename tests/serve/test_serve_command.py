@@ -1,0 +1,82 @@
+"""`winnow serve` and `winnow bench serve` as commands."""
+
+import builtins
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from winnow.bench.serve import run_serve
+from winnow.cli.main import app
+from winnow.errors import DataError, MissingExtraError, OutputError, WinnowError
+from winnow.index import Index
+from winnow.serve import Limits
+from winnow.serve.run import bind, serve
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(app, ["serve", *map(str, words)])
+
+
+def test_many_clients_are_served_by_the_real_command(index: Index) -> None:
+    bench = run_serve(index.path, clients=[3], seconds=1.5)
+    loop, served = bench.rows
+    assert (loop.rival, served.rival) == ("plain loop", "3 clients")
+    assert served.facts["queries/s"] * 1.5 >= 3
+    assert served.facts["p50 ms"] <= served.facts["p95 ms"] <= served.facts["p99 ms"]
+
+
+def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import contextmanager
+
+    from winnow.bench import serve as module
+
+    @contextmanager
+    def nowhere(path: Path, clients: int):
+        with bind("127.0.0.1", 0) as listening:
+            port = listening.getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+
+    monkeypatch.setattr(module, "serving", nowhere)
+    monkeypatch.setattr(module, "resident", lambda address: None)
+    with pytest.raises(WinnowError, match="requests failed; the first: ConnectionRefused"):
+        run_serve(index.path, clients=[1], seconds=0.5)
+
+
+def test_what_cannot_be_served_is_told(index: Index, tmp_path: Path) -> None:
+    assert isinstance(command(tmp_path).exception, DataError)
+    with bind("127.0.0.1", 0) as taken:
+        failed = command(index.path, "--port", taken.getsockname()[1])
+    assert isinstance(failed.exception, OutputError)
+
+
+def test_the_extra_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: object, **more: object) -> object:
+        if name.partition(".")[0] == "uvicorn":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    failed = command(index.path)
+    assert isinstance(failed.exception, MissingExtraError)
+    assert "winnow-dml[serve]" in str(failed.exception)
+
+
+@pytest.mark.parametrize(("host", "names"), [("127.0.0.1", {"localhost", "127.0.0.1", "::1"}), ("0.0.0.0", None)])
+def test_names_are_checked_on_loopback_alone(
+    index: Index, monkeypatch: pytest.MonkeyPatch, host: str, names: set[str] | None
+) -> None:
+    import uvicorn
+
+    made = {}
+
+    def note(self: uvicorn.Server, sockets: object) -> None:
+        made["app"] = self.config.app
+
+    monkeypatch.setattr(uvicorn.Server, "run", note)
+    with bind(host, 0) as listening:
+        serve(index, listening, host, limits=Limits(), token=None)
+    guard = made["app"].user_middleware[0]
+    assert guard.kwargs["hosts"] == names
