@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from winnow.errors import ConfigError
-from winnow.evaluation import KReciprocal, expand_queries, k_reciprocal_distances, retrieval_metrics
+from winnow.evaluation import KReciprocal, expand_queries, k_reciprocal_distances, reranked_metrics, retrieval_metrics
 
 
 def clusters(count=6, each=5, dim=8, noise=0.6, seed=0):
@@ -107,3 +107,18 @@ def test_expansion_of_clusters_helps():
     plain = retrieval_metrics(points, labels)["MAP@R"]
     expanded = expand_queries(points, points, neighbours=4, exclude_self=True)
     assert retrieval_metrics(expanded, labels)["MAP@R"] > plain
+
+
+def test_metrics_after_a_second_look():
+    points, labels = clusters(count=5, each=6, noise=0.9)
+    found = reranked_metrics(points, labels, "reciprocal")
+    slow = slow_k_reciprocal(points.double().numpy(), len(points), 0, 20, 6, 0.3)
+    np.fill_diagonal(slow, np.inf)
+    hits = [(labels[np.argsort(row)] == labels[p])[:5].tolist() for p, row in enumerate(slow)]
+    expected = [sum(sum(h[: i + 1]) / (i + 1) for i in range(5) if h[i]) / 5 for h in hits]
+    assert found["MAP@R"] == pytest.approx(np.mean(expected))
+    assert found["P@1"] == pytest.approx(np.mean([h[0] for h in hits]))
+    expanded = expand_queries(points, points, neighbours=3, exclude_self=True)
+    assert reranked_metrics(points, labels, "aqe", neighbours=3) == retrieval_metrics(expanded, labels)
+    with pytest.raises(ConfigError, match="reciprocal"):
+        reranked_metrics(points, labels, "reciprocl")

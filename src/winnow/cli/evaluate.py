@@ -7,19 +7,36 @@ from pathlib import Path
 
 import typer
 
+from winnow.errors import ConfigError, DataError
+
 
 def evaluate(
-    run: Path = typer.Argument(..., metavar="RUN", help="A run folder of `winnow train`."),
+    run: Path = typer.Argument(..., metavar="RUN", help="A run folder of `winnow train`, or an index."),
     data: str = typer.Option(
         None, "--data", help="Other images: a folder of class folders or a CSV; all are searched."
     ),
+    rerank: list[str] = typer.Option(
+        [], "--rerank", help="Of an index, also with a second look: aqe or reciprocal; may be given twice."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
-    """Measure a trained run on its test classes, or on other data."""
+    """Measure a trained run on its test classes, or on other data; or the labelled images of an index."""
     from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
     from winnow.training import RunFolder
     from winnow.training.run import evaluate_run
 
+    if (run / "index.json").is_file():
+        if data is not None:
+            raise ConfigError(f"{run} is an index, which has its images: leave --data out")
+        rows, queries = evaluate_index(run, rerank)
+        if as_json:
+            print(json.dumps({"metrics": rows, "queries": queries}))
+        else:
+            out.print(metrics_table(rows, f"{run} (%)"))
+            say(f"{queries} queries")
+        return
+    if rerank:
+        raise ConfigError("--rerank is for an index: make one of the run's images with `winnow index`")
     with ConsoleMonitor() as monitor:
         result = evaluate_run(RunFolder(run), data, monitor)
     queries = len(result.relevant) - result.left_out
@@ -29,3 +46,23 @@ def evaluate(
     out.print(metrics_table({str(data or "test classes"): result.metrics()}, f"{run} (%)"))
     note = f"; {result.left_out} left out, whose class has no other image" if result.left_out else ""
     say(f"{queries} queries{note}")
+
+
+def evaluate_index(folder: Path, rerank: list[str]) -> tuple[dict[str, dict[str, float]], int]:
+    """Return the metrics of the labelled images of an index searched in themselves, and the number of queries."""
+    import numpy as np
+
+    from winnow.evaluation import reranked_metrics, retrieval_metrics
+    from winnow.index import Index
+
+    index = Index.open(folder)
+    known = [(number, name) for number, name in zip(index.ids.tolist(), index.labels, strict=True) if name is not None]
+    names = [name for _, name in known]
+    classes = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    labels = np.array([classes[name] for name in names], dtype=np.int64)
+    if not known or np.bincount(labels).max() < 2:
+        raise DataError(f"{folder} has no two images of one class, so that nothing can be retrieved")
+    vectors = index.vectors([number for number, _ in known])
+    rows = {"plain": retrieval_metrics(vectors, labels)}
+    rows |= {each: reranked_metrics(vectors, labels, each) for each in rerank}
+    return rows, int((np.bincount(labels)[labels] > 1).sum())

@@ -3,7 +3,7 @@
 from winnow.evaluation.evaluate import evaluate_retrieval, retrieval_metrics
 from winnow.evaluation.metrics import query_metrics
 from winnow.evaluation.nearest import search
-from winnow.evaluation.rerank import KReciprocal, expand_queries, k_reciprocal_distances
+from winnow.evaluation.rerank import KReciprocal, expand_queries, k_reciprocal_distances, reranked_metrics
 from winnow.evaluation.result import RetrievalResult
 from winnow.evaluation.sharded import evaluate_sharded
 
@@ -15,6 +15,7 @@ __all__ = [
     "expand_queries",
     "k_reciprocal_distances",
     "query_metrics",
+    "reranked_metrics",
     "retrieval_metrics",
     "search",
 ]

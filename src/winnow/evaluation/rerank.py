@@ -7,7 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_pair
+from winnow.errors import ConfigError, nearest
+from winnow.evaluation.evaluate import retrieval_metrics
+from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, as_pair
+from winnow.evaluation.metrics import count_relevant, query_metrics
 from winnow.evaluation.nearest import search
 
 _CHUNK = 512
@@ -138,3 +141,35 @@ def _shared(left: Tensor, right: Tensor) -> Tensor:
         some = values.nonzero().flatten()
         result[row] = torch.minimum(columns[some], values[some, None]).sum(dim=0)
     return result
+
+
+def reranked_metrics(
+    embeddings: Array, labels: Array, rerank: str, *,
+    neighbours: int = 5, alpha: float = 3.0, settings: KReciprocal = KReciprocal(),  # noqa: B008
+) -> dict[str, float]:  # fmt: skip
+    """P@1, R@k, P@R and MAP@R of a set that is searched in itself, with a second look.
+
+    Args:
+        embeddings: (N, D), of unit length.
+        labels: (N,), integers.
+        rerank: "aqe" expands all embeddings by their neighbours, which are queries and references at once; "reciprocal"
+            ranks by k-reciprocal distances.
+        neighbours: By how many neighbours queries are expanded.
+        alpha: How much less the farther of these count.
+        settings: Of k-reciprocal distances.
+
+    Raises:
+        ConfigError: for another re-ranking.
+    """
+    points = as_embeddings(embeddings)
+    if rerank == "aqe":
+        expanded = expand_queries(points, points, neighbours=neighbours, alpha=alpha, exclude_self=True)
+        return retrieval_metrics(expanded, labels)
+    if rerank != "reciprocal":
+        raise ConfigError(f"rerank={rerank}: must be aqe or reciprocal{nearest(rerank, ('aqe', 'reciprocal'))}")
+    classes = as_labels(labels, len(points), points.device)
+    distances = k_reciprocal_distances(points, settings=settings).fill_diagonal_(torch.inf)
+    order = distances.argsort(dim=1, stable=True)[:, :-1]
+    relevant = count_relevant(classes, classes, exclude_self=True)
+    per_query = query_metrics(classes[order] == classes[:, None], relevant)
+    return {name: float(values[relevant > 0].mean()) for name, values in per_query.items()}

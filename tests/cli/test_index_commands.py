@@ -1,0 +1,153 @@
+"""From a saved model to an index, a search, a page and a file for other programs, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.conftest import MakeFolder
+from winnow import Embedder, Index
+from winnow.cli import run
+from winnow.evaluation import retrieval_metrics
+
+
+@pytest.fixture
+def winnow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Call the command line in this process, in an empty folder; return the exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["winnow", *map(str, words)])
+        code = 0
+        try:
+            run()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def save_model(folder: Path, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    settings = {"backbone": {"name": "resnet20", "weights": "random"}, "image": {"resize": 32, "crop": 32}}
+    with pytest.warns(UserWarning, match="random weights"):
+        Embedder.create({**settings, "pooling": "gap", "dim": 8}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def photos(make_folder: MakeFolder) -> Path:
+    return make_folder(classes=3, images=4)
+
+
+@pytest.fixture
+def indexed(winnow, photos, tmp_path) -> Path:
+    code, out, err = winnow("index", save_model(tmp_path / "model"), photos, "-o", "index")
+    assert code == 0, err
+    assert "12 images; 12 added" in out
+    return tmp_path / "index"
+
+
+def test_index_is_kept_up_to_date(winnow, indexed, photos, tmp_path):
+    (photos / "class_00/0.png").unlink()
+    Image.new("RGB", (40, 40), "red").save(photos / "class_01/0.png")
+    code, out, _ = winnow("index", "model", photos, "-o", "index", "--prune")
+    assert code == 0
+    assert "11 images; 0 added, 1 changed, 1 taken out, 10 as they were (1 embedded)" in out
+    code, _, err = winnow("index", save_model(tmp_path / "other", seed=1), photos, "-o", "index")
+    assert code == 4
+    assert "made by another model" in err
+    code, out, _ = winnow("index", "model", photos / "class_02", "-o", "index", "--remove")
+    assert "7 images" in out
+    assert winnow("index", "model", photos, "-o", "index", "--remove", "--prune")[0] == 2
+    assert winnow("index", "model", photos, "-o", "nowhere", "--remove")[0] == 2
+    assert winnow("index", "model", photos, "-o", "index", "--half")[0] == 2
+    assert winnow("index", "model", photos, "-o", "index", "--kind", "hsnw")[0] == 2
+
+
+def test_approximate_index_tells_its_recall(winnow, photos, tmp_path):
+    pytest.importorskip("faiss")
+    code, out, _ = winnow("index", save_model(tmp_path / "model"), photos, "-o", "graph", "--kind", "hnsw")
+    assert code == 0
+    assert "hnsw: finds 100.0 % of the 10 nearest" in out
+
+
+def test_search_prints_a_table_and_json(winnow, indexed, photos, tmp_path):
+    query = photos / "class_01/2.png"
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(query.read_bytes())
+    code, out, _ = winnow("search", "index", copy, "-k", "3")
+    assert code == 0
+    assert str(query) in out
+    assert "0.0000" in out
+    code, out, _ = winnow("search", "index", copy, query, "-k", "3", "--json")
+    outside, inside = json.loads(out)
+    assert outside["neighbours"][0]["path"] == str(query)
+    assert outside["neighbours"][0]["label"] == "class_01"
+    assert len(outside["neighbours"]) == len(inside["neighbours"]) == 3
+    # What is in the index is not its own neighbour, and is looked up by its path even when the file is gone.
+    assert [one["path"] for one in inside["neighbours"][:2]] == [one["path"] for one in outside["neighbours"][1:]]
+    query.unlink()
+    assert json.loads(winnow("search", "index", query, "-k", "3", "--json")[1])[0] == inside
+    code, _, err = winnow("search", "index", "nothing.png")
+    assert code == 3
+    assert "neither an image file nor in the index" in err
+    assert winnow("search", "index", copy, "--json", "--html", "x.html")[0] == 2
+    assert winnow("search", "model", copy)[0] == 3
+    for rerank in ("aqe", "reciprocal"):
+        found = json.loads(winnow("search", "index", copy, "--rerank", rerank, "--json")[1])
+        assert len(found[0]["neighbours"]) == 10
+
+
+def test_search_writes_a_page_that_needs_nothing_else(winnow, indexed, photos, tmp_path):
+    stranger = tmp_path / "a <b> & c.png"
+    Image.new("RGB", (50, 30), "green").save(stranger)
+    code, out, _ = winnow("search", "index", photos / "class_00/0.png", stranger, "-k", "5", "--html", "found.html")
+    assert code == 0
+    assert "found.html" in out
+    page = (tmp_path / "found.html").read_text()
+    assert page.count("<li ") == 10
+    assert page.count("data:image/webp") == 12
+    assert "a &lt;b&gt; &amp; c.png" in page
+    assert "<b>" not in page
+    assert not re.search(r'(?:src|href)="(?!data:)', page)
+    assert page.count('class="mark"') == 5  # only where the query's class is known
+
+
+def test_evaluate_takes_an_index(winnow, indexed):
+    code, out, _ = winnow("evaluate", "index", "--rerank", "aqe", "--rerank", "reciprocal", "--json")
+    assert code == 0
+    said = json.loads(out)
+    index = Index.open(indexed)
+    labels = np.unique(index.labels, return_inverse=True)[1]
+    assert said["metrics"]["plain"] == retrieval_metrics(index.vectors(index.ids), labels)
+    assert list(said["metrics"]) == ["plain", "aqe", "reciprocal"]
+    assert said["queries"] == 12
+    assert winnow("evaluate", "index", "--data", "photos")[0] == 2
+    assert winnow("evaluate", "model", "--rerank", "aqe")[0] == 2
+
+
+def test_embed(winnow, photos, tmp_path):
+    code, out, _ = winnow("embed", save_model(tmp_path / "model"), photos, "-o", "vectors.npy")
+    assert code == 0
+    assert "12 vectors, 12 made now" in out
+    assert np.load(tmp_path / "vectors.npy").shape == (12, 8)
+    assert winnow("embed", "model", photos, "-o", "vectors.txt")[0] == 2
+    assert winnow("embed", "model", photos, "-o", "v.npy", "--device", "gpu")[0] == 2
+
+
+def test_export(winnow, tmp_path):
+    code, out, _ = winnow("export", save_model(tmp_path / "model"), "--format", "torchscript", "-o", "model.pt")
+    assert code == 0
+    assert "embedding and weights; batches of any size, images of any size" in out
+    assert winnow("export", "model", "--format", "onyx", "-o", "model.onnx")[0] == 2
