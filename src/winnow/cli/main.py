@@ -28,7 +28,8 @@ from winnow.cli.search import search
 from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
-from winnow.errors import OutputError, WinnowError
+from winnow.cli.voice import is_alone, rank, telling
+from winnow.errors import ConfigError, OutputError, WinnowError
 
 app = typer.Typer(
     name="winnow",
@@ -51,7 +52,8 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **settings)
         except KeyboardInterrupt:
             more = "; the run goes on with `winnow train --resume RUN`" if command is train else ""
-            Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False)
+            if rank() == 0:
+                Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False)
             raise typer.Exit(130) from None
 
     return told
@@ -79,9 +81,11 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    pass
+    if not is_alone() and context.invoked_subcommand != "train":
+        raise ConfigError(f"torchrun is for `winnow train`: start `winnow {context.invoked_subcommand}` without it")
 
 
 def run() -> None:
@@ -91,7 +95,10 @@ def run() -> None:
     try:
         app()
     except WinnowError as error:
-        err.print(f"[bold red]error:[/] {escape(' '.join(str(error).split()))}", highlight=False, soft_wrap=True)
+        with telling() as mine:
+            if mine:
+                said = escape(" ".join(str(error).split()))
+                err.print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except OSError as error:  # the last resort; where it can be foreseen the message says more
         if not isinstance(error, BrokenPipeError):
@@ -105,6 +112,11 @@ def _quieten(err: Console) -> None:
     """Show winnow's own warnings as one line each, and keep the libraries' chatter out of sight."""
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    logging.getLogger("lightning_fabric.utilities").setLevel(logging.ERROR)  # the other level is reset on import
+    if rank() > 0:
+        warnings.filterwarnings("ignore")  # the first process has them too
+    if not is_alone():
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP would have it that no parameter is ever unused
     warnings.filterwarnings("ignore", module=r"(lightning|lightning_fabric|torch|timm|torchvision)(\..*)?")
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from winnow.cli.voice import rank
 from winnow.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def train(
     the rest. Every setting is listed by [dim]winnow config[/].
 
     [dim]--each seed=0,1,2 --each pooling=gap,gsp[/] trains six runs, several side by side, and compares them.
+
+    [dim]torchrun --nproc-per-node 4 -m winnow train data=photos[/] trains one run on four GPUs.
     """
     from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
     from winnow.cli.pack import draw_run, train_pack
@@ -60,6 +63,8 @@ def train(
         folder = RunFolder(out_folder or next_free(config))
     with ConsoleMonitor() as monitor:
         result = run_training(config, folder, resume=resume is not None, monitor=monitor)
+    if rank() > 0:
+        return
     draw_run(folder, result)
     split = "test" if "test" in result["metrics"] else "val"
     rows = {

@@ -11,7 +11,10 @@ _UNKNOWN = 4 << 30  # what to count on where the system does not say
 
 
 def free_ram() -> int:
-    """Return the bytes of memory this process may still take, a container's limit considered."""
+    """Return the bytes of memory this process may still take, a container's limit considered.
+
+    Of processes that torchrun started on this machine each may take the same.
+    """
     free = [_meminfo() or _sysconf() or _UNKNOWN]
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -19,7 +22,7 @@ def free_ram() -> int:
         free.append(int(limit) - int(used))
     except (OSError, ValueError):  # no container, or one whose limit is "max"
         pass
-    return max(0, min(free))
+    return max(0, min(free)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def free_device(device: torch.device) -> int:

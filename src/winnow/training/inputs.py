@@ -22,10 +22,13 @@ class Inputs(Protocol):
         """Return the image's name, for messages."""
         ...
 
-    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+    def train(
+        self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None, share: slice = slice(None)
+    ) -> Tensor:
         """Return a training batch; what is random in it comes from the generator.
 
-        Given `out`, an earlier batch, the new one takes its place. Nothing here may wait for the device.
+        Given `out`, an earlier batch, the new one takes its place. Given a share, only that part of the batch is
+        returned, as it is within the whole. Nothing here may wait for the device.
         """
         ...
 
@@ -45,9 +48,11 @@ class CropInputs:
         """Return the image's name."""
         return self.store.name(index)
 
-    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+    def train(
+        self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None, share: slice = slice(None)
+    ) -> Tensor:
         """Return random crops (B, 3, h, w)."""
-        return self.crops.train(self.store, indices, generator, out)
+        return self.crops.train(self.store, indices, generator, out, share)
 
     def test(self, indices: ArrayLike) -> Tensor:
         """Return centre crops (B, 3, h, w)."""
@@ -72,9 +77,11 @@ class FeatureInputs:
         """Return the image's name."""
         return self.names[index]
 
-    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+    def train(
+        self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None, share: slice = slice(None)
+    ) -> Tensor:
         """Return the maps of some images; nothing about them is random."""
-        maps = self.test(indices)
+        maps = self.test(np.asarray(indices)[share])
         return maps if out is None else out.copy_(maps)
 
     def test(self, indices: ArrayLike) -> Tensor:
@@ -104,7 +111,9 @@ class QueryGallery:
         """Return the image's name."""
         return self.queries.name(index) if index < self.count else self.gallery.name(index - self.count)
 
-    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+    def train(
+        self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None, share: slice = slice(None)
+    ) -> Tensor:
         """Refuse: nothing is trained on a test."""
         raise NotImplementedError("queries and their gallery are for judging")
 
@@ -132,9 +141,11 @@ class PixelInputs:
         """Return the name and the position."""
         return f"{self._name} {index}"
 
-    def train(self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None) -> Tensor:
+    def train(
+        self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None, share: slice = slice(None)
+    ) -> Tensor:
         """Return some images; nothing about them is random."""
-        images = self.test(indices)
+        images = self.test(np.asarray(indices)[share])
         return images if out is None else out.copy_(images)
 
     def test(self, indices: ArrayLike) -> Tensor:

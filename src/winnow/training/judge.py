@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from winnow.data.store import Progress
-from winnow.evaluation import RetrievalResult, evaluate_retrieval
+from winnow.evaluation import RetrievalResult, evaluate_retrieval, evaluate_sharded
 from winnow.functional import Normalise, unit_norm
 from winnow.pooling.base import as_tokens
+from winnow.training.distributed import ALONE, Processes
 from winnow.training.inputs import Inputs, QueryGallery
 from winnow.training.lane import Work, finish
 
@@ -30,9 +31,10 @@ def collect(
     batch: int = 128,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> Tensor:
-    """Return what a model makes of all inputs (N, dim), in inference mode."""
-    return finish(collecting(model, inputs, batch=batch, autocast=autocast, progress=progress))
+    """Return what a model makes of all inputs (N, dim), in inference mode; processes share the work."""
+    return finish(collecting(model, inputs, batch=batch, autocast=autocast, progress=progress, processes=processes))
 
 
 def collecting(
@@ -42,21 +44,24 @@ def collecting(
     batch: int = 128,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> Work[Tensor]:
     """Do what `collect` does in pieces, a batch each."""
     mode = model.training
     model.eval()
     count = len(inputs.labels)
+    share = processes.share(count)
+    first, end = share.start, max(share.stop, share.start + 1)  # without a share of its own, to know the size of a row
     parts = []
-    for start in range(0, count, batch):
-        stop = min(start + batch, count)
+    for start in range(first, end, batch):
+        stop = min(start + batch, end)
         with torch.inference_mode(), autocast():
             parts.append(model(inputs.test(range(start, stop))).float())
         if progress is not None:
-            progress(stop, count)
+            progress(stop - first, end - first)
         yield
     model.train(mode)
-    return torch.cat(parts)
+    return processes.gather(torch.cat(parts)[: share.stop - first], count)
 
 
 def judge(
@@ -69,6 +74,7 @@ def judge(
     normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> RetrievalResult:
     """Embed inputs, normalise them, and retrieve each among the others, or queries in their gallery."""
     return finish(
@@ -81,6 +87,7 @@ def judge(
             normalise=normalise,
             autocast=autocast,
             progress=progress,
+            processes=processes,
         )
     )
 
@@ -95,18 +102,24 @@ def judging(
     normalise: Normalise = unit_norm,
     autocast: Autocast = nullcontext,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
     seen: Callable[[Tensor], None] = lambda embeddings: None,
 ) -> Work[RetrievalResult]:
     """Do what `judge` does in pieces, a batch each; `seen` is given the embeddings (N, dim) as they are compared."""
-    embedded = yield from collecting(model, inputs, batch=batch, autocast=autocast, progress=progress)
+    embedded = yield from collecting(
+        model, inputs, batch=batch, autocast=autocast, progress=progress, processes=processes
+    )
     embeddings = normalise(embedded)
     seen(embeddings)
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
+    evaluate = evaluate_retrieval if processes.count == 1 else evaluate_sharded
     if isinstance(inputs, QueryGallery):
         queries, gallery = embeddings[: inputs.count], embeddings[inputs.count :]
         asked, kept = labels[: inputs.count], labels[inputs.count :]
-        return evaluate_retrieval(queries, asked, gallery=gallery, gallery_labels=kept, ks=ks, keep=keep)
-    return evaluate_retrieval(embeddings, labels, ks=ks, keep=keep)
+        q, g = processes.share(len(queries)), processes.share(len(gallery))
+        return evaluate(queries[q], asked[q], gallery=gallery[g], gallery_labels=kept[g], ks=ks, keep=keep)
+    own = processes.share(len(embeddings))
+    return evaluate(embeddings[own], labels[own], ks=ks, keep=keep)
 
 
 class AverageOfFeatures(nn.Module):

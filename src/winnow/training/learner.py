@@ -17,6 +17,7 @@ from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS
 from winnow.references import CCP, REFERENCES, References
 from winnow.training.config import REGISTRIES, Config
+from winnow.training.distributed import ALONE
 
 
 class Learner(nn.Module):
@@ -32,6 +33,9 @@ class Learner(nn.Module):
         zsr_weight: lambda.
         centres: The regulariser R of the classes' centres, with its weight w; None where there is none.
         pull: The pull P of the model's weights towards earlier ones; None where there is none.
+
+    Attributes:
+        processes: Who shares a batch: each embeds its part, and all compare the whole. The trainer sets it.
     """
 
     def __init__(
@@ -47,17 +51,25 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.loss, self.references = model, loss, references
         self.zsr, self.zsr_weight, self.centres, self.pull = zsr, zsr_weight, centres, pull
+        self.processes = ALONE
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the terms of the objective for a batch; "loss" is their sum, the one to minimise."""
-        pooled = self.model(inputs, details=True)
-        metric = self.references(self.loss, pooled.pooled, labels)
+        """Return the terms of the objective for a batch; "loss" is their sum, the one to minimise.
+
+        Args:
+            inputs: The batch, or this process's share of it.
+            labels: (B,) of the whole batch.
+        """
+        with self.processes.own_random(inputs.device):
+            pooled = self.model(inputs, details=True)
+        embeddings = self.processes.gather(pooled.pooled, len(labels))
+        metric = self.references(self.loss, embeddings, labels)
         total, terms = metric, {}
         if self.centres is not None:
-            terms["centres"] = self._regularise(self.centres, pooled.pooled, labels)
+            terms["centres"] = self._regularise(self.centres, embeddings, labels)
             total = total + self.centres.weight * terms["centres"]
         if self.zsr is not None:
-            terms["zsr"] = self.zsr(pooled.attributes, labels)
+            terms["zsr"] = self.zsr(self.processes.gather(pooled.attributes, len(labels)), labels)
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
         if self.pull is not None:
             terms["pull"] = self.pull()

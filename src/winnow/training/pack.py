@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from winnow.errors import TrainingError, WinnowError
+from winnow.errors import ConfigError, TrainingError, WinnowError
 from winnow.seeding import own_randomness
+from winnow.training.distributed import launched
 from winnow.training.lane import Work
 from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned
@@ -56,7 +57,12 @@ def run_pack(
 
     Returns:
         One outcome for each run, in the order of `runs`.
+
+    Raises:
+        ConfigError: under torchrun, whose processes are for one run.
     """
+    if launched().count > 1:
+        raise ConfigError("torchrun is for one run, which its processes train together: start several runs without it")
     limit = at_once or (4 if torch.cuda.is_available() else 1)
     shared = Shared()
     outcomes: dict[int, Outcome] = {}

@@ -20,6 +20,7 @@ from winnow.models import Embedder
 from winnow.models.backbone import settle_image
 from winnow.models.head import principal_directions
 from winnow.training.config import Config
+from winnow.training.distributed import launched
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.judge import KS, AverageOfFeatures, collect, judge
@@ -183,10 +184,10 @@ def judge_untrained(prepared: Prepared) -> dict[str, dict[str, float]]:
     batch = prepared.config.train.eval_batch
 
     def judged() -> dict[str, dict[str, float]]:
-        model = prepared.untrained
-        found = {"val": judge(model, prepared.val, batch=batch).metrics()}
+        model, processes = prepared.untrained, launched()
+        found = {"val": judge(model, prepared.val, batch=batch, processes=processes).metrics()}
         if prepared.test is not None:
-            found["test"] = judge(model, prepared.test, batch=batch, ks=prepared.ks).metrics()
+            found["test"] = judge(model, prepared.test, batch=batch, ks=prepared.ks, processes=processes).metrics()
         return found
 
     return once(prepared.shared, lambda: ("untrained", prepared.origin, batch), judged)
@@ -199,7 +200,7 @@ def make_learner(prepared: Prepared) -> Learner:
         directions = once(
             prepared.shared,
             lambda: ("directions", prepared.origin),
-            lambda: principal_directions(collect(prepared.untrained, prepared.train)),
+            lambda: principal_directions(collect(prepared.untrained, prepared.train, processes=launched())),
         )
         embedder.head.start_along(directions)
     return build_learner(prepared.config, embedder.head if prepared.frozen else embedder, prepared.num_classes)

@@ -112,18 +112,25 @@ class Problems:
         self._stalled, self._best = 0, {}
 
     def _embed_pool(self, number: int) -> Work[Tensor]:
-        """Embed b images of each class, cropped as in training, by the network as it is judged: (C, b, d)."""
+        """Embed b images of each class, cropped as in training, by the network as it is judged: (C, b, d).
+
+        Processes share every batch of them.
+        """
         indices = self._sampler.batch(number)
         indices = indices[np.argsort(self._train.labels[indices], kind="stable")]
-        model, parts = self._learner.model, []
+        model, processes, parts = self._learner.model, self._learner.processes, []
         mode = model.training
         model.eval()
         for start in range(0, len(indices), self._batch):
             seed = seed_of(self._seed, number, start, _POOLS)
             seed_everything(seed)
             generator = torch.Generator().manual_seed(seed)
+            some = indices[start : start + self._batch]
+            share = processes.share(len(some))
+            wanted = share if share.start < share.stop else slice(0, 1)  # to know the size of a row
             with torch.inference_mode(), self._autocast():
-                parts.append(model(self._train.train(indices[start : start + self._batch], generator)))
+                embedded = model(self._train.train(some, generator, share=wanted))
+            parts.append(processes.gather(embedded[: share.stop - share.start], len(some)))
             yield
         model.train(mode)
         pool = torch.cat(parts).to(self._ccp.proxies.dtype)

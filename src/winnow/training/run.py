@@ -17,6 +17,7 @@ from winnow.functional import NORMALISE
 from winnow.models import Embedder
 from winnow.seeding import own_randomness
 from winnow.training.config import AugmentConfig, Config
+from winnow.training.distributed import launched, missing_others
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.judge import KS, judge, judging
@@ -36,11 +37,11 @@ def run_training(
     resume: bool = False,
     monitor: Monitor | None = None,
 ) -> dict[str, Any]:
-    """Train, test and record one run.
+    """Train, test and record one run, in this process or together with the others that torchrun started.
 
     Args:
         config: The config; for a resumed run the one its folder holds.
-        folder: Where everything goes.
+        folder: Where everything goes; of several processes the first writes, and all read what is resumed.
         resume: Go on from the folder's last checkpoint.
         monitor: Told how it goes.
 
@@ -48,7 +49,7 @@ def run_training(
         What `result.json` holds.
     """
     try:
-        with own_randomness():
+        with own_randomness(), missing_others(launched()):
             return finish(training(config, folder, resume=resume, monitor=monitor))
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(
@@ -69,7 +70,8 @@ def training(
 
     All that is drawn from the global generators before the first step is drawn within the first piece.
     """
-    monitor = monitor or Monitor()
+    processes = launched()
+    monitor = monitor if monitor is not None and processes.is_first else Monitor()
     splits = load_data(config, shared)
     for note in splits.notes:
         monitor.note(note)
@@ -84,7 +86,10 @@ def training(
         monitor.note("augment.* has no effect: a frozen backbone sees centre crops; backbone.train=full augments")
     if config.train.tensorboard:
         require_tensorboard()
-    if not resume:
+    if processes.count > 1:
+        batch = config.train.classes_per_batch * config.train.samples_per_class
+        monitor.note(f"{processes.count} processes share the {batch} images of a batch")
+    if not resume and processes.is_first:
         folder.create(config)
     prepared = prepare(config, splits, monitor, shared)
     prepared.embedder.to(make_fabric(config).device)
@@ -93,7 +98,7 @@ def training(
     trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
     if resume and folder.checkpoint_file.exists():  # a run killed before its first checkpoint starts at step 0
         trainer.restore()
-    if config.train.tensorboard:
+    if config.train.tensorboard and processes.is_first:
         step = trainer.progress.step if resume else None
         monitor = Both(monitor, TensorBoard(folder.path / "tensorboard", step))
     trainer.monitor = monitor
@@ -109,15 +114,16 @@ def training(
         labels = torch.from_numpy(prepared.test.labels)
 
         def seen(embeddings: Tensor) -> None:
-            if config.train.keep_embeddings:
+            if config.train.keep_embeddings and processes.is_first:
                 folder.write_embeddings(embeddings, labels)
 
         test = yield from judging(
             learner.model, prepared.test, batch=config.train.eval_batch, ks=prepared.ks,
-            normalise=learner.loss.normalise, autocast=trainer.fabric.autocast, seen=seen,
+            normalise=learner.loss.normalise, autocast=trainer.fabric.autocast, processes=processes, seen=seen,
         )  # fmt: skip
         metrics["test"] = test.metrics()
-    prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
+    if processes.is_first:
+        prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
     result = {
         **provenance(),
         "config": config.model_dump(mode="json"),
@@ -125,6 +131,7 @@ def training(
         "metrics": metrics,
         "untrained": untrained,
         "left_out": {"test": test.left_out} if test is not None else {},
+        "processes": processes.count,
         "steps": progress.step,
         "best_step": progress.best_step,
         "seconds": {"training": round(progress.seconds, 2), "testing": round(time.perf_counter() - started, 2)},
@@ -133,7 +140,8 @@ def training(
     }
     if trainer.problems is not None:
         result["problems"] = trainer.problems.records()
-    folder.write_result(result)
+    if processes.is_first:
+        folder.write_result(result)
     return result
 
 

@@ -17,6 +17,7 @@ from winnow.files import write_text
 from winnow.models import Embedder
 from winnow.seeding import seed_everything, seed_of
 from winnow.training.config import Config
+from winnow.training.distributed import Processes, check_batch, join, launched
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import Inputs
 from winnow.training.judge import MIN_DELTA, judging
@@ -75,6 +76,7 @@ class Trainer:
         self.folder, self.monitor = folder, monitor or Monitor()
         settings = config.train
         self.fabric = make_fabric(config)
+        self.processes = learner.processes = Processes(self.fabric.global_rank, self.fabric.world_size)
         self.device = self.fabric.device
         self.lane = Lane(self.device)
         self.graphed = wants_graph(config, self.device)
@@ -96,6 +98,7 @@ class Trainer:
         self.rates = Rates(optimizer, self.device if self.graphed else None) if self.plateau is not None else None
         classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty one
         self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
+        check_batch(self.processes, classes * settings.samples_per_class, learner)
         self.wrapped, self.optimizer = self.fabric.setup(learner, optimizer)
         self.one_step = Step(
             self.fabric, self.wrapped, self.optimizer, clip=settings.clip, watch_norm=not scaled(config),
@@ -104,7 +107,7 @@ class Trainer:
         whole = learner.model if isinstance(learner.model, Embedder) else None
         self._waiting = [] if whole is None else [p for p in whole.backbone.parameters() if p.requires_grad]
         self.problems = make_problems(config, learner, train, self.fabric.autocast)
-        self.writer = None if folder is None else CheckpointWriter(folder, self.device)
+        self.writer = CheckpointWriter(folder, self.device) if folder is not None and self.processes.is_first else None
         self.progress = RunState()
         self.best_state: dict[str, Tensor] = {}
 
@@ -149,7 +152,10 @@ class Trainer:
         for parameter in self._waiting:
             parameter.requires_grad_(step >= self.config.train.warm_up)
         indices = self.sampler.batch(step)
-        self.one_step.take(step, lambda out: self.train.train(indices, generator, out), self.train.labels[indices])
+        share = self.processes.share(len(indices))
+        self.one_step.take(
+            step, lambda out: self.train.train(indices, generator, out, share), self.train.labels[indices]
+        )
         self.lane.pace()
 
     def _validate(self, losses: dict[str, float], started: float) -> Work[None]:
@@ -157,7 +163,7 @@ class Trainer:
         progress = self.progress
         result = yield from judging(
             self.learner.model, self.val, batch=self.config.train.eval_batch, normalise=self.learner.loss.normalise,
-            autocast=self.fabric.autocast,
+            autocast=self.fabric.autocast, processes=self.processes,
         )  # fmt: skip
         metrics = result.metrics()
         progress.seconds = time.perf_counter() - started
@@ -248,7 +254,8 @@ class Trainer:
         if self.plateau is not None and self.rates is not None:
             self.plateau.restore(state["plateau"])
             self.rates.scale(self.plateau.share)  # the loaded rates are no longer the tensors a graph reads
-        self.folder.write_history(self.progress.history)
+        if self.processes.is_first:
+            self.folder.write_history(self.progress.history)
 
 
 def scaled(config: Config) -> bool:
@@ -262,16 +269,17 @@ def wants_graph(config: Config, device: torch.device) -> bool:
     Raises:
         ConfigError: where they are asked for and cannot be.
     """
-    possible = device.type == "cuda" and not scaled(config)  # a scaler looks at every step's gradients on the host
+    # A scaler looks at every step's gradients on the host, and so does what gathers those of several processes.
+    possible = device.type == "cuda" and not scaled(config) and launched().count == 1
     if config.train.graph and not possible:
-        raise ConfigError("train.graph=true needs a GPU and a precision other than 16-mixed; leave it out")
+        raise ConfigError("train.graph=true needs a GPU, one process and a precision other than 16-mixed; leave it out")
     return possible if config.train.graph is None else config.train.graph
 
 
 def make_fabric(config: Config) -> Fabric:
-    """Make the Fabric for one process on the device the config asks for."""
+    """Make the Fabric for this process, or for all that torchrun started, on the device the config asks for."""
     wanted = config.train.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device=cuda, but torch sees no GPU; use train.device=cpu")
     accelerator = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
-    return Fabric(accelerator=accelerator, devices=1, precision=config.train.precision)
+    return join(accelerator, config.train.precision)
