@@ -88,7 +88,21 @@ def serve(
     _finish(run_serve(index, clients=clients, seconds=seconds, k=k, note=_tell), out_folder)
 
 
-COMMANDS = (evaluate, pooling, serve, train)
+def index(
+    folder: Path = typer.Argument(..., metavar="INDEX", help="An index made by `winnow index`."),
+    out_folder: Path = _OUT,
+    repeats: int = typer.Option(3, "--repeats", min=1, help="Runs of every rival; the table shows the median."),
+    count: int = typer.Option(100_000, "--count", min=10_000, help="Vectors, made by jittering the index's own."),
+    queries: int = typer.Option(200, "--queries", min=1, help="Searches timed together, by vectors."),
+    images: int = typer.Option(64, "--images", min=1, help="Searches timed together, by images."),
+) -> None:
+    """Searches by images, against a loop of model calls; and by vectors, exact against HNSW and IVF-PQ."""
+    from winnow.bench.index import run_index
+
+    _finish(run_index(folder, count=count, queries=queries, images=images, repeats=repeats, note=_tell), out_folder)
+
+
+COMMANDS = (evaluate, index, pooling, serve, train)
 
 
 def _tell(text: str) -> None:
