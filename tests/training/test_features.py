@@ -90,3 +90,19 @@ def test_other_weights_images_or_crops_make_other_features(
     next(backbone.parameters()).data.mul_(2)
     frozen_inputs(backbone, load_images(root), CROPS, CPU, keep="disk")
     assert len(list(cache.iterdir())) == 4
+
+
+def test_features_that_another_process_made_meanwhile_stay(
+    make_folder: MakeFolder, backbone: Backbone, cache: Path
+) -> None:
+    images = load_images(make_folder())
+    theirs: list[int] = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not theirs:
+            frozen_inputs(backbone, images, CROPS, CPU, keep="disk")
+            theirs.append((next(f for f in cache.iterdir() if f.name[0] != ".") / "maps.npy").stat().st_ino)
+
+    mine, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk", progress=meanwhile)
+    assert [(folder / "maps.npy").stat().st_ino for folder in cache.iterdir()] == theirs
+    assert same(mine, frozen_inputs(backbone, images, CROPS, CPU)[0])

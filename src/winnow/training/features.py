@@ -125,9 +125,13 @@ def _write(folder: Path, compute: Callable[[Callable[[tuple[int, ...]], Tensor]]
         del maps  # writes what is still in memory
         meta = {"kept": store.kept.tolist(), "skipped": store.skipped}
         (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)  # damaged ones, or another run's, made meanwhile
+        if _read(folder) is not None:
+            return  # the same, which another process has made meanwhile and may be reading
+        shutil.rmtree(folder, ignore_errors=True)  # damaged ones
         partial.rename(folder)
     except OSError as error:
+        if _read(folder) is not None:
+            return
         raise OutputError(
             f"the features could not be written to {folder} ({error.strerror}): free some room, set WINNOW_CACHE to "
             "another folder, or use data.features=ram"
