@@ -28,6 +28,7 @@ from winnow.cli.search import search
 from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
+from winnow.cli.tune import tune
 from winnow.cli.voice import is_alone, rank, telling
 from winnow.errors import ConfigError, OutputError, WinnowError
 
@@ -59,7 +60,7 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return told
 
 
-for command in (demo, train, evaluate, explain, embed, index, search, serve, export, study, protocol, config):
+for command in (demo, train, evaluate, explain, embed, index, search, serve, export, study, protocol, tune, config):
     app.command()(interruptible(command))
 
 benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)

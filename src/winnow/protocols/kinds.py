@@ -99,7 +99,7 @@ class Protocol:
                 f"train.classes_per_batch={backbone.batch}", "plateau=0.5", "plateau.patience=4",
                 "plateau.min_delta=1e-3", "plateau.cooldown=2", "plateau.min_lr=1e-6",
             ]  # fmt: skip
-        keep = ["train.keep_embeddings=true"] if self.report == "ensembles" else []
+        keep = ["train.keep_embeddings=true" if self.report == "ensembles" else "train.test=false"]
         return [*words, "train.lr=1e-5", "train.weight_decay=1e-4", "train.classes_per_batch=8", *keep]
 
 

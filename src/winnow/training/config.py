@@ -133,6 +133,7 @@ class TrainConfig(Section):
     compile: bool = Field(False, description="compile the backbone for training: minutes at the start, faster steps")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto takes a GPU if any")
     eval_batch: int = Field(128, ge=1, description="images embedded at a time in validation")
+    test: bool = Field(True, description="judge the test classes at the end; a search for settings leaves them alone")
     keep_embeddings: bool = Field(
         False, description="keep the test images' embeddings in the run folder, to judge models together later"
     )

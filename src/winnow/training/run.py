@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,6 +74,8 @@ def training(
     processes = launched()
     monitor = monitor if monitor is not None and processes.is_first else Monitor()
     splits = load_data(config, shared)
+    if not config.train.test:
+        splits = replace(splits, test=None, gallery=None)
     for note in splits.notes:
         monitor.note(note)
     wanted = config.train.classes_per_batch

@@ -1,0 +1,234 @@
+"""A search for settings by Optuna: any keys of the config, judged on validation classes alone, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.errors import ConfigError, MissingExtraError, TrainingError
+from winnow.files import make_folder
+from winnow.training import Config, Monitor, RunFolder, load_config, run_training
+from winnow.training.learner import check_objective, check_parts
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import Trial
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
+_OURS = "winnow"  # the study's name and the key of what it was begun with
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends: whole ones if both ends are, evenly or by their logarithm."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[str, ...]
+
+
+Space = Mapping[str, Range | Choice]
+
+
+def parse_space(words: Sequence[str]) -> tuple[dict[str, Range | Choice], list[str]]:
+    """Part words such as `train.lr=1e-6..1e-3:log`, `dim=64..512` and `loss=c2|ms` from plain settings.
+
+    Raises:
+        ConfigError: for a range that is none, or a key with two of them.
+    """
+    space: dict[str, Range | Choice] = {}
+    plain = []
+    for word in words:
+        key, _, text = word.partition("=")
+        match = _RANGE.fullmatch(text)
+        if match is None and "|" not in text:
+            plain.append(word)
+            continue
+        if key in space:
+            raise ConfigError(f"{key} is given twice: search it in one range")
+        if match is None:
+            space[key] = Choice(tuple(text.split("|")))
+            continue
+        low, high, log = float(match[1]), float(match[2]), match[3] is not None
+        if low >= high or (log and low <= 0):
+            raise ConfigError(f"{word}: a range goes up{', from above 0 where it is logarithmic' if log else ''}")
+        whole = all(re.fullmatch(r"[-+]?\d+", text) for text in (match[1], match[2]))
+        space[key] = Range(low, high, log, whole)
+    return space, plain
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which settings are searched, and around which others.
+
+    Attributes:
+        file: A config file for all trials.
+        words: Settings of all trials.
+        space: What is searched, by key.
+        folder: Of the trials' runs and the search's memory.
+    """
+
+    file: str | None
+    words: Sequence[str]
+    space: Space
+    folder: Path
+
+    def config(self, found: Mapping[str, Any]) -> Config:
+        """Return the config of some values of the searched keys.
+
+        Raises:
+            ConfigError: for a key or value that no config takes, and for validation on the test classes.
+        """
+        # A name before its settings: a loss given after loss.margin would drop it.
+        chosen = sorted(found.items(), key=lambda one: one[0].count("."))
+        words = [f"{key}={value}" for key, value in chosen]
+        config = load_config(self.file, [*self.words, *words, "train.test=false"])
+        if config.data.val_classes == "test":
+            raise ConfigError("data.val_classes=test: settings that are chosen on the test classes say nothing")
+        check_objective(config)
+        check_parts(config)
+        return config
+
+    def run(
+        self,
+        trials: int,
+        *,
+        monitor: Callable[[int], Monitor] = lambda number: Monitor(),
+        ended: Callable[[int, Mapping[str, Any], float | None], None] = lambda number, params, value: None,
+    ) -> Study:
+        """Go on until there are that many finished trials.
+
+        A trial that was broken off is taken up again, from the checkpoint of its run.
+
+        Args:
+            trials: How many in all.
+            monitor: Makes a monitor for each trial.
+            ended: Told of each trial that ends: its number, its values, and the validation's best value, if any.
+
+        Raises:
+            ConfigError: when the folder holds a search for something else.
+            MissingExtraError: where Optuna is not installed.
+        """
+        study = self.open()
+        optuna = _optuna()
+        for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
+            study.enqueue_trial(trial.params, skip_if_exists=False)
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        states = [optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED]
+        while (count := len(study.get_trials(deepcopy=False, states=states))) < trials:
+            # Its draws are a function of how many there were, so that a search that is resumed draws no others.
+            study.sampler = optuna.samplers.TPESampler(seed=count, multivariate=True, constant_liar=False)
+            trial = study.ask()
+            found = {key: _suggest(trial, key, where) for key, where in self.space.items()}
+            value = self._judge(found, monitor(trial.number))
+            if value is None:  # such as a loss that was not finite: an answer too, and not to be asked again
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                study.tell(trial, value)
+            ended(trial.number, found, value)
+        return study
+
+    def open(self) -> Study:
+        """Open the search's memory, `search.db` in its folder, or begin it."""
+        optuna = _optuna()
+        make_folder(self.folder)
+        study = optuna.create_study(
+            study_name=_OURS, storage=f"sqlite:///{self.folder.resolve() / 'search.db'}", direction="maximize",
+            load_if_exists=True,
+        )  # fmt: skip
+        middle = self.config({key: _first(where) for key, where in self.space.items()})
+        asked = {
+            "space": {key: asdict(where) for key, where in self.space.items()},
+            "config": {key: value for key, value in _flat(middle).items() if key not in self.space},
+        }
+        asked = json.loads(json.dumps(asked))
+        begun = study.user_attrs.get(_OURS)
+        if begun is not None and begun != asked:
+            raise ConfigError(f"{self.folder} holds a search with other settings or ranges: choose another with --out")
+        study.set_user_attr(_OURS, asked)
+        return study
+
+    def place(self, found: Mapping[str, Any]) -> RunFolder:
+        """Return the folder of the run with some values: by the values, so that the same trial finds it again."""
+        text = json.dumps(found, sort_keys=True)
+        return RunFolder(self.folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+
+    def _judge(self, found: Mapping[str, Any], monitor: Monitor) -> float | None:
+        """Train a run, or go on with it; return the best value of its validation."""
+        folder, config = self.place(found), self.config(found)
+        if folder.result_file.is_file():
+            result = json.loads(folder.result_file.read_text(encoding="utf-8"))
+        else:
+            try:
+                result = run_training(config, folder, resume=folder.config_file.is_file(), monitor=monitor)
+            except TrainingError as error:
+                monitor.note(str(error))
+                return None
+        folder.drop_checkpoint()
+        return float(result["metrics"]["val"][config.train.monitor])
+
+
+def importances(study: Study) -> dict[str, float]:
+    """Return how much each key decides, summing to 1; empty while there are too few different trials to say."""
+    optuna = _optuna()
+    from optuna.importance import PedAnovaImportanceEvaluator
+
+    try:
+        found: dict[str, float] = optuna.importance.get_param_importances(
+            study, evaluator=PedAnovaImportanceEvaluator()
+        )
+    except (ValueError, RuntimeError):
+        return {}
+    return found
+
+
+def _suggest(trial: Trial, key: str, where: Range | Choice) -> Any:
+    if isinstance(where, Choice):
+        return trial.suggest_categorical(key, where.values)
+    if where.whole:
+        return trial.suggest_int(key, int(where.low), int(where.high), log=where.log)
+    return trial.suggest_float(key, where.low, where.high, log=where.log)
+
+
+def _first(where: Range | Choice) -> Any:
+    if isinstance(where, Choice):
+        return where.values[0]
+    return int(where.low) if where.whole else where.low
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """Return a config's set values by dotted key."""
+    flat: dict[str, Any] = {}
+
+    def walk(tree: Any, prefix: str) -> None:
+        if isinstance(tree, dict) and tree:
+            for key, value in tree.items():
+                walk(value, f"{prefix}.{key}" if prefix else str(key))
+        else:
+            flat[prefix] = tree
+
+    walk(config.model_dump(mode="json", exclude_unset=True), "")
+    return flat
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("optuna", "optuna", "winnow tune") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

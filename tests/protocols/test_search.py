@@ -1,0 +1,115 @@
+"""A search for settings: what is searched, that it goes on, and that it never looks at the test classes."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.conftest import MakeFolder
+from tests.protocols.test_runs import WORDS, Killed
+from winnow.cli.main import app
+from winnow.errors import ConfigError, MissingExtraError
+from winnow.protocols import search as module
+from winnow.protocols.search import Choice, Range, Search, importances, parse_space
+from winnow.report.search import contour_figure, importance_figure
+from winnow.training import Monitor
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights", "ignore::Warning")
+
+
+def test_ranges_are_told_from_settings() -> None:
+    space, plain = parse_space(
+        ["train.lr=1e-6..1e-3:log", "dim=64..512", "pooling.mu=.1..0.9", "loss=c2|ms", "data=../photos", "seed=3"]
+    )
+    assert space == {
+        "train.lr": Range(1e-6, 1e-3, log=True, whole=False), "dim": Range(64, 512, log=False, whole=True),
+        "pooling.mu": Range(0.1, 0.9, log=False, whole=False), "loss": Choice(("c2", "ms")),
+    }  # fmt: skip
+    assert plain == ["data=../photos", "seed=3"]
+
+
+@pytest.mark.parametrize("words", [["dim=5..3"], ["train.lr=0..1:log"], ["dim=1..2", "dim=3..4"]])
+def test_ranges_that_are_none(words: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        parse_space(words)
+
+
+def make_search(photos: Path, folder: Path, *words: str) -> Search:
+    space, plain = parse_space([f"data={photos}", *WORDS, "pooling=gap", *words])
+    return Search(None, plain, space, folder)
+
+
+def values(study: Any) -> list[tuple[Any, float]]:
+    return [(trial.params, trial.value) for trial in study.trials if trial.value is not None]
+
+
+def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    words = ("train.lr=1e-4..1e-1:log", "loss=c2|ms")
+    whole = make_search(photos, tmp_path / "whole", *words).run(4)
+    broken = make_search(photos, tmp_path / "broken", *words)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run(4, monitor=lambda number: Killed() if number == 2 else Monitor())
+    assert len(values(broken.open())) == 2
+    ended: list[float | None] = []
+    study = broken.run(4, ended=lambda number, params, value: ended.append(value))
+    assert len(ended) == 2
+    assert values(study) == values(whole)
+    broken.run(4, ended=lambda number, params, value: ended.append(value))
+    assert len(ended) == 2  # there were enough
+    for result in (tmp_path / "broken").rglob("result.json"):
+        assert '"test": {' not in result.read_text().split('"metrics"')[1].split('"steps"')[0]
+    found = importances(study)
+    assert not found or sum(found.values()) == pytest.approx(1)
+    for other in (("train.lr=1e-4..1e-2:log", "loss=c2|ms"), (*words, "train.clip=5")):
+        with pytest.raises(ConfigError, match="other settings"):
+            make_search(photos, tmp_path / "broken", *other).run(4)
+
+
+def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    ended: list[float | None] = []
+    search = make_search(photos, tmp_path / "out", "train.lr=1e29..1e30", "train.clip=1e30")
+    search.run(2, ended=lambda number, params, value: ended.append(value))
+    assert ended == [None, None]
+    for wrong in ("train.lrr=1..2", "dim=0..4"):
+        with pytest.raises(ConfigError):
+            make_search(photos, tmp_path / "other", wrong).run(1)
+    with pytest.raises(ConfigError, match="say nothing"):
+        make_search(photos, tmp_path / "third", "dim=2..4", "data.train_classes=1-4", "data.val_classes=test",
+                    "data.test_classes=5-8").run(1)  # fmt: skip
+
+
+def test_the_command(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos, out = make_folder(classes=8, images=3, size=16), tmp_path / "out"
+    words = ["tune", f"data={photos}", *WORDS, "pooling=gap", "train.lr=1e-3..1e-1:log", "dim=2..6", "-o", str(out)]
+    said = CliRunner().invoke(app, [*words, "--trials", "5"])
+    assert said.exit_code == 0, said.output
+    assert "next: winnow train" in said.output
+    rows = list(csv.DictReader((out / "trials.csv").open()))
+    assert len(rows) == 5
+    assert all(2 <= int(row["dim"]) <= 6 for row in rows)
+    assert (out / "contour.svg").is_file()
+    error = CliRunner().invoke(app, ["tune", "seed=1"]).exception
+    assert isinstance(error, ConfigError)
+
+
+def test_figures_of_few_or_odd_trials() -> None:
+    assert importance_figure({"a": 0.7, "b": 0.3}).axes
+    for trials in ([(1, "x")], [(1, 2), (2, 3), (3, 4), (4, 5)], [(1, "x"), (2, "y"), (3, "x"), (4, "y"), (5, "x")]):
+        figure = contour_figure(("a", "b"), trials, [float(n) for n in range(len(trials))], (True, False), "MAP@R")
+        assert "circled" in figure.axes[0].get_title(loc="left")
+
+
+def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match=r"winnow-dml\[optuna\]"):
+        module._optuna()
