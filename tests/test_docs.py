@@ -85,6 +85,9 @@ def test_commands_exist(page, words):
         if words[2] != "run":
             return
         words = ["winnow", *words[3:]]
+    if words[0] == "torchrun":
+        module = words.index("-m")
+        words = words[module + 1 :]
     assert words[0] == "winnow"
     group = typer.main.get_command(app)
     command = group.commands[words[1]]
