@@ -194,7 +194,7 @@ def test_health_metrics_and_schema(client: TestClient) -> None:
 
 
 def test_forgotten_uploads_are_told(index: Index, photo: bytes) -> None:
-    with TestClient(create_app(index, limits=Limits(remembered=1))) as client:
+    with TestClient(create_app(index, limits=Limits(remembered_bytes=1))) as client:
         key = client.post("/api/search", content=photo).json()["query"]["key"]
         assert client.get(f"/api/search/{key}").status_code == 200
         client.get("/api/weights", params={"id": int(index.ids[0])})

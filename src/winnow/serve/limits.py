@@ -18,7 +18,7 @@ class Limits:
         seconds: Time for a request, its upload included; what takes longer is given up (503).
         batch: Most images in one call of the model.
         wait_ms: How long a call of the model waits for more images to join it.
-        remembered: Images whose local features are kept, so that a new selection needs no new look at them.
+        remembered_bytes: Room for local features of images seen, so that a new selection needs no new look at them.
         sampled: Images of the index that are looked at to tell what the prototypes like.
     """
 
@@ -28,7 +28,7 @@ class Limits:
     seconds: float = 30.0
     batch: int = 16
     wait_ms: float = 4.0
-    remembered: int = 512
+    remembered_bytes: int = 64_000_000
     sampled: int = 1000
 
 

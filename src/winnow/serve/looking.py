@@ -60,6 +60,12 @@ class Seen:
     attributes: NDArray[np.float32] | None
     features: Tensor | None
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        arrays = (self.vector, self.weights, self.attributes, self.features)
+        return 1000 + sum(one.nbytes for one in arrays if one is not None)
+
 
 class Looker:
     """A model that looks at images and pools what it saw, once or again with another mu and eps.
@@ -107,7 +113,14 @@ class Looker:
             local = self.model.head.project(maps) if isinstance(self.pooling, GSP) else as_tokens(maps)
             kept = [one.clone() for one in local.cpu()]  # each on its own: a view would keep the whole batch alive
         return [
-            Seen(image.box, (rows, columns), vectors[i], _row(pooled.weights, i), _row(pooled.attributes, i), kept[i])
+            Seen(
+                image.box,
+                (rows, columns),
+                vectors[i].copy(),
+                _row(pooled.weights, i),
+                _row(pooled.attributes, i),
+                kept[i],
+            )
             for i, image in enumerate(images)
         ]
 

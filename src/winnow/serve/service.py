@@ -64,6 +64,7 @@ class Service:
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decode")
         self._lookups = ThreadPoolExecutor(2, thread_name_prefix="lookup")  # small, and never behind a large image
         self._remembered: OrderedDict[Hashable, Seen] = OrderedDict()
+        self._held = 0
 
     def start(self) -> None:
         """Begin to work; called inside the event loop."""
@@ -125,12 +126,18 @@ class Service:
     async def _see(self, key: Hashable, prepare: Callable[[], Prepared]) -> Seen:
         if key not in self._remembered:
             seen = await self._looks.submit(await self._in(self._decoders, prepare))
-            self._remembered[key] = seen
-            while len(self._remembered) > self.limits.remembered:
-                self._remembered.popitem(last=False)
+            self._remember(key, seen)
             return seen
         self._remembered.move_to_end(key)
         return self._remembered[key]
+
+    def _remember(self, key: Hashable, seen: Seen) -> None:
+        """Keep what was seen, and forget what was not used for longest."""
+        if key not in self._remembered:  # two requests may have seen the same image
+            self._held += seen.nbytes
+        self._remembered[key] = seen
+        while self._held > self.limits.remembered_bytes and len(self._remembered) > 1:
+            self._held -= self._remembered.popitem(last=False)[1].nbytes
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
