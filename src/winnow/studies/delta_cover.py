@@ -1,0 +1,194 @@
+"""Validation on a few images that cover the others: how few still rank checkpoints the same? (thesis, section 6.3)"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from winnow.evaluation import retrieval_metrics
+from winnow.functional import unit_norm
+from winnow.models import Embedder, Head
+from winnow.pooling.base import as_tokens
+from winnow.report.style import method_colours, new_figure, styled
+from winnow.studies.base import Findings, Row, Task
+from winnow.studies.poolings import LOSSES, WORDS
+from winnow.studies.sweeps import gsp
+from winnow.training import Monitor, Trainer, load_config
+from winnow.training.inputs import FeatureInputs
+from winnow.training.judge import collect
+from winnow.training.prepare import Prepared, load_data, make_learner, prepare, resolve_config
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = {"GAP": ["pooling=gap"], "GSP": gsp(0.05, 20), "GSP, soft": gsp(0.3, 5), "GMP": ["pooling=gmp_projected"]}
+KEPT = (2, 3, 4, 6)  # images of each class
+SIDE = 4  # local features are averaged to a map of this side, to compare them sooner
+DRAWS = 10  # of random subsets
+COVER, RANDOM, CLASSES = "cover", "random images", "random classes"
+TRUSTED = 0.9  # rank correlation from which on a subset stands for the whole
+
+
+@dataclass
+class Keeper(Monitor):
+    """Keeps the validation embeddings of every checkpoint, and what the whole set says of it."""
+
+    model: nn.Module
+    val: FeatureInputs
+    embeddings: list[Tensor] = field(default_factory=list)
+
+    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+        """Embed the validation images."""
+        self.embeddings.append(unit_norm(collect(self.model, self.val)))
+
+
+def cover_images(features: Tensor, count: int) -> Tensor:
+    r"""Pick images whose local features cover those of all: always the image with the worst-covered local feature.
+
+    $$i_{t+1} = \arg\max_i \max_j \min_{k \in \text{local features picked so far}} \lVert x_{ij} - x_k \rVert_2$$
+
+    Args:
+        features: (N, n, d) local features.
+        count: Images to pick, at most N; the first is that whose local features are farthest from the mean of all.
+
+    Returns:
+        (count,) int64.
+    """
+    if not 0 < count <= len(features):
+        raise ValueError(f"cannot pick {count} of {len(features)} images")
+    points = features.flatten(0, 1)
+    nearest = (points - points.mean(dim=0)).norm(dim=1).view(features.shape[:2])
+    picks: list[int] = []
+    for step in range(count):
+        gaps = nearest.amax(dim=1)
+        gaps[picks] = -1.0
+        picks.append(int(gaps.argmax()))
+        distances = torch.cdist(points, features[picks[-1]]).amin(dim=1).view(features.shape[:2])
+        nearest = distances if step == 0 else torch.minimum(nearest, distances)
+    return torch.tensor(picks)
+
+
+def subsets(features: Tensor, labels: Tensor, kept: int, seed: int) -> dict[str, Tensor]:
+    """Return subsets of as many images: a cover of each class, random images of each, all of some random classes."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = [torch.nonzero(labels == label).flatten() for label in labels.unique()]
+    cover = torch.cat([group[cover_images(features[group], min(kept, len(group)))] for group in groups])
+    drawn = torch.cat([group[torch.randperm(len(group), generator=generator)[:kept]] for group in groups])
+    order = torch.randperm(len(groups), generator=generator).tolist()
+    whole: list[Tensor] = []
+    for number in order:
+        if sum(map(len, whole)) >= len(cover):
+            break
+        whole.append(groups[number])
+    return {COVER: cover, RANDOM: drawn, CLASSES: torch.cat(whole)}
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Kendall's tau-a: the share of pairs in the same order less the share in the other; a tie is neither."""
+    pairs = [(i, j) for i in range(len(first)) for j in range(i)]
+    signs = [(first[i] - first[j]) * (second[i] - second[j]) for i, j in pairs]
+    return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
+
+
+def checkpoints(words: Sequence[str], seeds: int, note: Any) -> tuple[list[Tensor], FeatureInputs]:
+    """Train some heads; return the validation embeddings of every checkpoint of theirs, and the validation images."""
+    base = resolve_config(load_config(None, list(words)))
+    prepared = prepare(base, load_data(base), Monitor())
+    found: list[Tensor] = []
+    val = prepared.val
+    assert isinstance(val, FeatureInputs), "a frozen backbone feeds features"
+    for name, own in METHODS.items():
+        for seed in range(seeds):
+            config = resolve_config(load_config(None, [*words, *own, f"seed={seed}"]))
+            torch.manual_seed(seed)
+            backbone = prepared.embedder.backbone
+            embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
+            learner = make_learner(
+                Prepared(config, embedder, prepared.train, val, None, prepared.num_classes, frozen=True)
+            )
+            keeper = Keeper(learner.model, val)
+            Trainer(config, learner, prepared.train, val, monitor=keeper).fit()
+            found += keeper.embeddings
+            note(f"{name}, seed {seed}: {len(keeper.embeddings)} checkpoints")
+    return found, val
+
+
+def study(task: Task) -> Findings:
+    """Validation on images that cover the others: how few rank checkpoints as all of them do? (new, section 6.3)."""
+    steps, every, seeds = (150, 25, 1) if task.small else (1000, 100, 3)
+    words = [*WORDS, *LOSSES["C2"], "dim=128", f"train.steps={steps}", f"train.eval_every={every}"]
+    embeddings, val = checkpoints(words, seeds, task.note)
+    labels = torch.from_numpy(val.labels)
+    maps = val.maps if val.maps.dim() == 3 else adaptive_avg_pool2d(val.maps, SIDE)
+    rows = table(embeddings, labels, as_tokens(maps))
+    settings = {"small": task.small, "words": words, "seeds": seeds, "checkpoints": len(embeddings),
+                "draws of random subsets": DRAWS}  # fmt: skip
+    text = told(rows, len(embeddings), len(labels))
+    return Findings("Validation on a cover", text, rows, draw(rows), settings)
+
+
+def table(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> list[dict[str, Any]]:
+    """Return for every way and size how well a subset ranks checkpoints, and what choosing by it costs."""
+
+    def judge(rows: Tensor) -> list[float]:
+        return [retrieval_metrics(each[rows], labels[rows])["MAP@R"] for each in embeddings]
+
+    whole = judge(torch.arange(len(labels)))
+    rows = []
+    for kept in KEPT:
+        drawn = [subsets(features, labels, kept, seed) for seed in range(DRAWS)]
+        for way in (COVER, RANDOM, CLASSES):
+            chosen = [one[way] for one in (drawn[:1] if way == COVER else drawn)]
+            scores = [judge(subset) for subset in chosen]
+            taus = [rank_correlation(whole, each) for each in scores]
+            lost = [max(whole) - whole[each.index(max(each))] for each in scores]
+            rows.append({
+                "way": way, "images of a class": kept, "share, %": round(100 * len(chosen[0]) / len(labels), 1),
+                "rank correlation": round(statistics.mean(taus), 3), "worst": round(min(taus), 3),
+                "points lost by the choice": round(100 * statistics.mean(lost), 3),
+            })  # fmt: skip
+    return rows
+
+
+def told(rows: Sequence[Row], count: int, images: int) -> str:
+    """Say how small each way's subset may be, and whether a cover needs fewer images than chance."""
+    needed = {}
+    for way in (COVER, RANDOM, CLASSES):
+        good = [row["share, %"] for row in rows if row["way"] == way and row["rank correlation"] >= TRUSTED]
+        needed[way] = min(good) if good else None
+    listed = ", ".join(
+        f"{way} {'more than tried' if share is None else f'{share:g} %'}" for way, share in needed.items()
+    )
+    means = {way: statistics.mean(row["rank correlation"] for row in rows if row["way"] == way) for way in needed}
+    helps = means[COVER] > max(means[RANDOM], means[CLASSES])
+    return (
+        f"The thesis proposes to validate on a subset whose local features cover the others' (section 6.3), and has no "
+        f"numbers. Here {count} checkpoints of {len(METHODS)} heads are ranked by MAP@R on all {images} validation "
+        f"images of the embedded set and on subsets. A rank correlation (Kendall's) of {TRUSTED} takes of the images: "
+        f"{listed}. Over all sizes it is {means[COVER]:.3f} for covers within each class, {means[RANDOM]:.3f} for as many random "
+        f"images of each class and {means[CLASSES]:.3f} for all images of some classes: a cover "
+        f"{'ranks better than chance' if helps else 'is no better than chance'} here."
+    )
+
+
+@styled
+def draw(rows: Sequence[Row]) -> Figure:
+    """Draw rank correlation over the share of images, for each way."""
+    figure = new_figure(6.0, 3.4)
+    axes = figure.subplots()
+    for way, colour in method_colours((RANDOM, COVER, CLASSES)).items():
+        own = [row for row in rows if row["way"] == way]
+        axes.plot(
+            [row["share, %"] for row in own], [row["rank correlation"] for row in own], "o-", color=colour, label=way
+        )
+        axes.plot([row["share, %"] for row in own], [row["worst"] for row in own], ":", color=colour, linewidth=1)
+    axes.set_xlabel("images validated on, %")
+    axes.set_title("Kendall's rank correlation with all images; dotted: the worst draw")
+    axes.legend(fontsize=8)
+    return figure

@@ -1,0 +1,87 @@
+"""Does a learned mu or eps help? Beyond the documents, whose gradients in both are not derived."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from winnow.models.weights import read_state
+from winnow.studies.base import Findings, Task
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.sweeps import compare, findings, gsp, losses, scores, where
+
+STARTS = {True: ((0.05, 20.0), (0.3, 5.0)), False: ((0.3, 5.0),)}
+LEARNED: dict[str, list[str]] = {
+    "fixed": [],
+    "mu learned": ["pooling.learn_mu=true", "train.lr_multipliers={'*.mu_logit': 30}"],
+    "eps learned": ["pooling.learn_eps=true", "train.lr_multipliers={'*.log_eps': 30}"],
+    "both learned": ["pooling.learn_mu=true", "pooling.learn_eps=true",
+                     "train.lr_multipliers={'*.mu_logit': 30, '*.log_eps': 30}"],
+}  # fmt: skip
+"""One number learns slowly at the rate of a matrix, hence the factors."""
+MATTERS = 0.3  # points of MAP@R
+
+
+def comparison(small: bool) -> Comparison:
+    """Return GSP from each start with mu and eps fixed, either learned, and both."""
+    own = losses(small)["C2"]
+    methods = []
+    for mu, eps in STARTS[small]:
+        for name, extra in LEARNED.items():
+            methods.append(
+                Method(f"mu {mu:g}, eps {eps:g}: {name}", [*gsp(mu, eps), *extra, *own], name, {"start": (mu, eps)})
+            )
+    return compare(methods, small)
+
+
+def study(task: Task) -> Findings:
+    """GSP whose mu, eps or both are learned, beside fixed ones, from good and from the documents' values (new)."""
+    compared = comparison(task.small)
+    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note)
+    rows = compared.rows(found, task.command("learned"))
+    for row, method in zip(rows, compared.methods, strict=True):
+        folders = [compared.plan(method, seed, task.runs).folder for seed in compared.seeds]
+        ends = [ended(read_state(each.model_folder / "model.safetensors"), *method.facts["start"])
+                for each in folders if each.result_file.is_file()]  # fmt: skip
+        row.pop("start")
+        for key in ("mu", "eps"):
+            row[f"{key} at the end"] = round(statistics.mean(end[key] for end in ends), 4) if ends else None
+    figure = compared.figure(found, "GSP with C2")
+    text = f"{where(task.small)}, C2, no zero-shot regularisation. {told(task.small, scores(found), rows)}"
+    return findings(task, "learned", "Learned mu and eps", text, compared, found, figure, rows)
+
+
+def ended(state: Mapping[str, Any], mu: float, eps: float) -> dict[str, float]:
+    """Return the mu and eps of a model's weights; where they were not learned, what they were set to."""
+    for key, value in state.items():
+        if key.endswith("pooling.mu_logit"):
+            mu = 1 / (1 + math.exp(-float(value)))
+        if key.endswith("pooling.log_eps"):
+            eps = math.exp(float(value))
+    return {"mu": mu, "eps": eps}
+
+
+def told(small: bool, reached: Mapping[str, float], rows: list[dict[str, Any]]) -> str:
+    """Say from each start whether learning helped, and where it went."""
+    parts = ["The documents fix mu and eps; their gradients come from the implicit function theorem."]
+    ends = {row["method"]: (row["mu at the end"], row["eps at the end"]) for row in rows}
+    for mu, eps in STARTS[small]:
+        start = f"mu {mu:g}, eps {eps:g}"
+        names = {name: f"{start}: {name}" for name in LEARNED}
+        if not all(name in reached for name in names.values()):
+            parts.append(f"From {start} runs are missing.")
+            continue
+        base = reached[names["fixed"]]
+        gains = {name: reached[full] - base for name, full in names.items() if name != "fixed"}
+        best = max(gains, key=lambda name: gains[name])
+        end = ends[names["both learned"]]
+        listed = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
+        top = gains[best]
+        verdict = "helps" if top > MATTERS else "hardly matters" if top > -MATTERS else "harms"
+        parts.append(
+            f"From {start} ({base:.2f} when fixed): {listed} points of MAP@R; both together end at mu {end[0]:.3g} and "
+            f"eps {end[1]:.3g}: learning {verdict}."
+        )
+    return " ".join(parts)

@@ -1,0 +1,61 @@
+"""The number of GSP's prototypes, swept (Fig. 5.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from winnow.studies.base import Findings, Task
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.sweeps import compare, curves, findings, gsp, losses, scores, where
+
+SMALL, FULL = (4, 16, 64, 128), (8, 16, 32, 64, 128, 256)
+ENOUGH = 64  # from here on the documents see little change
+EPS = {"C2": 5.0, "PNCA": 0.5}  # the documents', on CUB
+
+
+def comparison(small: bool) -> Comparison:
+    """Return GAP and GSP with each number of prototypes, with both losses."""
+    methods = []
+    for loss, own in losses(small).items():
+        mu, eps = (0.05, 20.0) if small else (0.3, EPS[loss])
+        methods.append(Method(f"GAP, {loss}", ["pooling=gap", *own], loss))
+        methods += [Method(f"m {m}, {loss}", [*gsp(mu, eps, m, zsr=0.1), *own], loss, {"m": m})
+                    for m in (SMALL if small else FULL)]  # fmt: skip
+    return compare(methods, small)
+
+
+def study(task: Task) -> Findings:
+    """The number of prototypes, from few to many, with C2 and Proxy-NCA++ (Fig. 5.11)."""
+    compared = comparison(task.small)
+    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note)
+    reached = scores(found)
+    lines: dict[str, dict[float, str]] = {loss: {} for loss in losses(task.small)}
+    for method in compared.methods:
+        if "m" in method.facts:
+            lines[method.group][float(method.facts["m"])] = method.name
+    parts = [told(loss, {m: reached[name] for m, name in line.items() if name in reached}, reached.get(f"GAP, {loss}"))
+             for loss, line in lines.items()]  # fmt: skip
+    figure = curves(
+        found, lines, {loss: f"GAP, {loss}" for loss in lines}, label="prototypes m", title="GSP + ZSR", log=True
+    )
+    begin = f"{where(task.small)} (the documents: SOP and In-shop)."
+    rows = compared.rows(found, task.command("prototypes"))
+    text = " ".join([begin, *parts])
+    return findings(task, "prototypes", "The number of prototypes", text, compared, found, figure, rows)
+
+
+def told(loss: str, by_m: Mapping[float, float], gap: float | None) -> str:
+    """Check: any m of at least 64 improves on GAP, and more do not bring substantially more."""
+    many = {m: score for m, score in by_m.items() if m >= ENOUGH}
+    if not many or gap is None:
+        return f"With {loss} runs are missing."
+    gain = max(by_m.values()) - gap
+    spread = max(many.values()) - min(many.values())
+    improves, flat = min(many.values()) > gap, spread <= 0.25 * abs(gain)
+    few = min(by_m)
+    return (
+        f"With {loss} the documents say that any m of at least {ENOUGH} improves on GAP, and that more bring little. "
+        f"Here these have {min(many.values()):.2f} to {max(many.values()):.2f} where GAP has {gap:.2f}, which "
+        f"{'agrees' if improves else 'does not agree'}, and differ by {spread:.2f} points, which "
+        f"{'agrees' if flat else 'does not agree'} (little: a quarter of the gain); m = {few:g} has {by_m[few]:.2f}."
+    )

@@ -1,0 +1,159 @@
+"""Sweeps of GSP's settings: on the embedded set in small, on a fold of CUB-200-2011 in full; curves and grids."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
+from winnow.studies.base import Findings, Row, Task
+from winnow.studies.cub_losses import CONFIG
+from winnow.studies.methods import Comparison, Method, records
+from winnow.studies.poolings import LOSSES, WORDS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Found = Mapping[str, Sequence[Mapping[str, Any]]]
+
+CUB_LOSSES = {
+    "C2": ["loss=c2", "loss.preset=cub"],
+    "PNCA": ["loss=proxy_nca", "train.classes_per_batch=32", "train.samples_per_class=1",
+             "train.lr_multipliers={'references.proxies': 100}", "train.warm_up=100"],
+}  # fmt: skip
+WHERE = {
+    True: "On the embedded set with a frozen backbone, {steps} steps",
+    False: "On the first fold of the fair protocol on CUB-200-2011 with ResNet-50 (the documents: BN-Inception)",
+}
+
+
+def losses(small: bool) -> Mapping[str, Sequence[str]]:
+    """Return the words of C2 and Proxy-NCA++ for the set a size is trained on."""
+    return LOSSES if small else CUB_LOSSES
+
+
+def compare(methods: Sequence[Method], small: bool, *, seeds: int = 1, steps: int = 200) -> Comparison:
+    """Return a comparison on the embedded set, or in full on CUB with three seeds."""
+    if not small:
+        return Comparison(methods, seeds=(0, 1, 2), file=CONFIG)
+    words = [*WORDS, "dim=128", f"train.steps={steps}", f"train.eval_every={max(1, steps // 4)}"]
+    return Comparison(methods, seeds=tuple(range(seeds)), words=words)
+
+
+def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None, zsr: float = 0.0) -> list[str]:
+    """Return the words of GSP; what is None stays as it is by default."""
+    settings = {"mu": mu, "eps": eps, "prototypes": m}
+    words = ["pooling=gsp", *(f"pooling.{key}={value:g}" for key, value in settings.items() if value is not None)]
+    return [*words, f"zsr={zsr:g}"] if zsr else words
+
+
+def where(small: bool, steps: int = 200) -> str:
+    """Say on what a comparison was made."""
+    return WHERE[small].format(steps=steps)
+
+
+def findings(
+    task: Task,
+    name: str,
+    title: str,
+    text: str,
+    compared: Comparison,
+    found: Found,
+    figure: Figure,
+    rows: Sequence[Row],
+) -> Findings:
+    """Put together what a sweep found, with the runs behind it."""
+    asked = sum(len(compared.seeds) for _ in compared.methods)
+    trained = sum(map(len, found.values()))
+    missing = (
+        "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
+    )
+    settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
+    if compared.file is not None:
+        settings["config"] = compared.file
+    return Findings(title, text + missing, rows, figure, settings, {"runs": records(found)})
+
+
+def scores(found: Found) -> dict[str, float]:
+    """Return every method's mean test MAP@R in percent, of those with runs."""
+    return {name: statistics.mean(100 * run["metrics"]["test"]["MAP@R"] for run in runs)
+            for name, runs in found.items() if runs}  # fmt: skip
+
+
+@styled
+def curves(
+    found: Found,
+    lines: Mapping[str, Mapping[float, str]],
+    baselines: Mapping[str, str],
+    *,
+    label: str,
+    title: str,
+    log: bool = False,
+) -> Figure:
+    """Draw MAP@R over a setting: a line and a band of one deviation for each loss, its baseline dashed.
+
+    Args:
+        found: Results by the name of their method.
+        lines: For each loss, the setting's value to the method's name.
+        baselines: For each loss, the method that the others are compared with.
+        label: What the setting is.
+        title: Of the figure.
+        log: Whether the setting is spread over orders of magnitude.
+    """
+    figure = new_figure(6.0, 3.6)
+    axes = figure.subplots()
+    colours = method_colours(["", *lines])
+    for loss, by_value in lines.items():
+        shown = {value: [100 * run["metrics"]["test"]["MAP@R"] for run in found[name]]
+                 for value, name in by_value.items() if found[name]}  # fmt: skip
+        mean = np.array([statistics.mean(each) for each in shown.values()])
+        spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in shown.values()])
+        axes.plot(list(shown), mean, "o-", color=colours[loss], markersize=3.5, label=loss)
+        axes.fill_between(list(shown), mean - spread, mean + spread, color=colours[loss], alpha=0.15, linewidth=0)
+        base = scores({loss: found[baselines[loss]]})
+        if base:
+            axes.axhline(base[loss], color=colours[loss], linestyle=(0, (4, 3)), linewidth=1, label=baselines[loss])
+    if log:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({value for by_value in lines.values() for value in by_value})
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel(label)
+    axes.set_title(f"{title}: MAP@R on unseen classes, %")
+    axes.legend(fontsize=8)
+    return figure
+
+
+@styled
+def grids(values: Mapping[str, Mapping[tuple[float, float], float]], *, rows: str, columns: str, title: str) -> Figure:
+    """Draw a heat map of MAP@R for each loss over two settings; what is missing stays white.
+
+    Args:
+        values: For each loss, (row's value, column's value) to a score.
+        rows: What changes from row to row.
+        columns: What changes from column to column.
+        title: Of the figure.
+    """
+    figure = new_figure(3.7 * max(len(values), 1), 3.3)
+    for place, (loss, grid) in enumerate(values.items()):
+        axes = figure.add_subplot(1, len(values), place + 1)
+        down, across = (sorted({key[i] for key in grid}) for i in (0, 1))
+        table = np.full((len(down), len(across)), np.nan)
+        for (row, column), value in grid.items():
+            table[down.index(row), across.index(column)] = value
+        axes.imshow(table, cmap="cividis", aspect="auto")
+        middle = (np.nanmin(table) + np.nanmax(table)) / 2 if grid else 0
+        for (row, column), value in np.ndenumerate(table):
+            if np.isfinite(value):
+                colour = INK if value > middle else "white"
+                axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=8)
+        axes.set_xticks(range(len(across)), [f"{one:g}" for one in across])
+        axes.set_yticks(range(len(down)), [f"{one:g}" for one in down])
+        axes.set_xlabel(columns, color=MUTED)
+        axes.set_ylabel(rows, color=MUTED)
+        axes.grid(False)
+        axes.set_title(f"{loss}: {title}")
+    return figure
