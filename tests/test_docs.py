@@ -19,6 +19,7 @@ from winnow.cli.main import app
 from winnow.losses import LOSSES
 from winnow.mining import MINING
 from winnow.pooling import POOLINGS
+from winnow.protocols.search import Search, parse_space
 from winnow.references import REFERENCES
 from winnow.training import load_config, make_config
 from winnow.training.config import describe
@@ -93,6 +94,9 @@ def test_commands_exist(page, words):
     command = group.commands[words[1]]
     context = command.make_context(words[1], list(words[2:]))
     settings = [word for word in context.params.get("words") or [] if "=" in word]
+    if words[1] == "tune":
+        space, settings = parse_space(settings)
+        Search(None, settings, space, Path()).lowest()
     load_config(None, settings)
 
 

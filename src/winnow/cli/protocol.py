@@ -56,9 +56,10 @@ def protocol(
     if data is not None and on.path is not None:
         raise ConfigError(f"--data {data}: the folder {on.path} is named already")
     asked = words or []
+    name = "fair3" if kind.name == "fair" and chapter == 3 else kind.name
     task = Task(
         protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
-        folder=out_folder or Path("runs") / f"{kind.name}-{on.name}-{network.name}", backbone=network, root=data,
+        folder=out_folder or Path("runs") / f"{name}-{on.name}-{network.name}", backbone=network, root=data,
         words=[w for w in asked if "=" in w], models=_numbers("--folds", folds), runs=_numbers("--runs", runs),
     )  # fmt: skip
     trials = task.trials()

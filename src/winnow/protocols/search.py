@@ -103,6 +103,10 @@ class Search:
         check_parts(config)
         return config
 
+    def lowest(self) -> Config:
+        """Return the config of the lower end of every range and the first of every choice."""
+        return self.config({key: _first(where) for key, where in self.space.items()})
+
     def run(
         self,
         trials: int,
@@ -150,10 +154,9 @@ class Search:
             study_name=_OURS, storage=f"sqlite:///{self.folder.resolve() / 'search.db'}", direction="maximize",
             load_if_exists=True,
         )  # fmt: skip
-        middle = self.config({key: _first(where) for key, where in self.space.items()})
         asked = {
             "space": {key: asdict(where) for key, where in self.space.items()},
-            "config": {key: value for key, value in _flat(middle).items() if key not in self.space},
+            "config": {key: value for key, value in _flat(self.lowest()).items() if key not in self.space},
         }
         asked = json.loads(json.dumps(asked))
         begun = study.user_attrs.get(_OURS)
