@@ -348,6 +348,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exits": exits,
     "evaluation": lambda: _figures("evaluate"),
+    "index": lambda: _figures("index"),
     "pooling": lambda: _figures("pooling"),
     "profile": profile,
     "datasets": datasets,
