@@ -16,7 +16,7 @@ def test_every_registered_pooling_takes_part_with_both_losses(small, tmp_path):
         check_parts(run.config)
     tried = {(run.config.pooling["name"], run.config.loss["name"]) for run in planned}
     assert tried == {(name, loss) for name in POOLINGS for loss in ("c2", "proxy_nca")}
-    assert {run.config.seed for run in planned} == {0, 1, 2}
+    assert {run.config.seed for run in planned} == ({0} if small else {0, 1, 2})
     names = [run.folder.path.name for run in planned]
     assert len(set(names)) == len(names)
 

@@ -8,34 +8,52 @@ import typer
 
 from winnow.errors import ConfigError, nearest
 
+ALL = "all"
+
 
 def study(
-    name: str = typer.Argument(None, metavar="[NAME]", help="Which study; --list names them."),
+    name: str = typer.Argument(None, metavar="[NAME]", help="Which study, or all of them; --list names them."),
     out_folder: Path = typer.Option(Path("studies"), "-o", "--out", help="Folder for the table, figure and settings."),
     small: bool = typer.Option(True, "--small/--full", help="Minutes on two CPU cores, or the documents' sizes."),
     data: Path = typer.Option(None, "--data", help="Folder of the study's data; default where it usually is."),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; show what there is."),
-    listed: bool = typer.Option(False, "--list", help="Name the studies and what they are."),
+    listed: bool = typer.Option(False, "--list", help="Name the studies, what they are and what they cost."),
 ) -> None:
     """Run one of the documents' studies: it writes a table, a figure, its settings and a paragraph."""
     from winnow.cli.console import err, out, say
     from winnow.studies import STUDIES, Task, write_findings
+    from winnow.studies.base import cost
+    from winnow.studies.together import run_studies, summary
+    from winnow.training.shared import Shared
 
     if listed:
         for each, function in STUDIES.items():
-            say(f"{each}: {(function.__doc__ or '').splitlines()[0]}")
+            say(f"{each}: {(function.__doc__ or '').splitlines()[0]} Cost: {cost(function) or 'not known.'}")
         return
-    if name not in STUDIES:
-        known = ", ".join(STUDIES)
+    if name not in STUDIES and name != ALL:
+        known = ", ".join([*STUDIES, ALL])
         asked = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
         raise ConfigError(f"{asked}; known: {known}")
+    if name == ALL and data is not None:
+        raise ConfigError("--data is for one study: name it, or leave --data out")
 
     def note(text: str) -> None:
         err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     size = "small" if small else "full"
-    runs = out_folder / "runs" / f"{name}-{size}"
-    findings = STUDIES[name](Task(small, data, runs, only_finished, note))
+    shared = Shared()
+
+    def task(each: str) -> Task:
+        return Task(small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared)
+
+    if name == ALL:
+        ended = []
+        for one in run_studies(STUDIES, task, out_folder):
+            say(f"{one.name} ({one.outcome}, {one.seconds:.0f} s): {one.text}")
+            ended.append(one)
+        say(summary(ended))
+        raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
+    findings = STUDIES[name](task(name))
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
         say(f"wrote {path}")

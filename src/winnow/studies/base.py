@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from winnow.files import write_text
 from winnow.report.style import save
 from winnow.training.provenance import provenance
+from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +31,7 @@ class Task:
         runs: Folder of its training runs, for a study that trains several: finished ones are kept there.
         only_finished: Train nothing more; make the table of what is there.
         note: Told how it goes.
+        shared: What its runs have in common with those of other studies, such as features of the embedded set.
     """
 
     small: bool
@@ -37,6 +39,7 @@ class Task:
     runs: Path = Path("studies/runs")
     only_finished: bool = False
     note: Callable[[str], None] = lambda text: None
+    shared: Shared = field(default_factory=Shared)
 
     def command(self, name: str) -> str:
         """Return what runs a study in this size."""
@@ -65,7 +68,13 @@ class Findings:
 
 
 Study = Callable[[Task], Findings]
-"""The first line of its docstring says what it is."""
+"""The first line of its docstring says what it is, one that begins with `Cost:` how long it takes."""
+
+
+def cost(study: Study) -> str:
+    """Return how long a study takes, as its docstring says; empty where it does not."""
+    lines = [line.strip() for line in (study.__doc__ or "").splitlines()]
+    return next((line.removeprefix("Cost: ") for line in lines if line.startswith("Cost: ")), "")
 
 
 def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, check_same
+from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +60,7 @@ class Comparison:
         at_once: int | None = None,
         only_finished: bool = False,
         note: Callable[[str], None] = lambda text: None,
+        shared: Shared | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
         """Train what is not trained yet; return the finished runs' results by the name of their method.
 
@@ -66,13 +69,18 @@ class Comparison:
             at_once: Runs side by side.
             only_finished: Train nothing, and read what there is.
             note: Told of every run that ends.
+            shared: What the runs have in common with others; default with each other only.
 
         Raises:
             ConfigError: for a run that was made with other settings.
+            DataError: where runs are to be trained on a folder that is not there.
         """
         plan = [(method.name, self.plan(method, seed, folder)) for method in self.methods for seed in self.seeds]
         if not only_finished:
-            run_pack([run for _, run in plan], at_once=at_once, ended=lambda outcome: note(_told(outcome)))
+            _check_data([run for _, run in plan])
+            run_pack(
+                [run for _, run in plan], at_once=at_once, ended=lambda outcome: note(_told(outcome)), shared=shared
+            )
         found: dict[str, list[dict[str, Any]]] = {method.name: [] for method in self.methods}
         for name, run in plan:
             if run.folder.result_file.is_file():
@@ -157,6 +165,15 @@ def records(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, 
         for name, runs in found.items()
         for run in runs
     ]
+
+
+def _check_data(runs: Sequence[Planned]) -> None:
+    """Refuse, once for all runs, to train on a folder that is not there."""
+    for run in runs:
+        path = run.config.data.path
+        if "/" in path and not Path(path).exists() and not run.folder.result_file.is_file():
+            raise DataError(f"this comparison trains on {path}, which is not there: put the images there, or run it "
+                            "from the folder that holds it")  # fmt: skip
 
 
 def _told(outcome: Outcome) -> str:

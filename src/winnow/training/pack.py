@@ -43,6 +43,7 @@ def run_pack(
     at_once: int | None = None,
     monitor: Callable[[Planned], Monitor] = lambda run: Monitor(),
     ended: Callable[[Outcome], None] = lambda outcome: None,
+    shared: Shared | None = None,
 ) -> list[Outcome]:
     """Train runs side by side: each in turn takes a step, on a stream of its own where there is a GPU.
 
@@ -54,6 +55,7 @@ def run_pack(
         at_once: How many side by side; the others wait. Default 4 on a GPU, 1 on a CPU, where more gain nothing.
         monitor: Makes a monitor for each run.
         ended: Told when a run has ended.
+        shared: What these runs have in common with others before or after them; default with each other only.
 
     Returns:
         One outcome for each run, in the order of `runs`.
@@ -64,7 +66,7 @@ def run_pack(
     if launched().count > 1:
         raise ConfigError("torchrun is for one run, which its processes train together: start several runs without it")
     limit = at_once or (4 if torch.cuda.is_available() else 1)
-    shared = Shared()
+    shared = shared or Shared()
     outcomes: dict[int, Outcome] = {}
     waiting = deque(enumerate(runs))
     going: dict[int, Work[dict[str, Any]]] = {}
