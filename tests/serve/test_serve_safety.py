@@ -1,18 +1,21 @@
 """What the service refuses, and that it goes on serving after: broken and huge images, strangers, crowds, slow work."""
 
+import socket
 import struct
 import threading
 import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image, features
 
-from tests.serve.samples import encoded
+from tests.serve.samples import encoded, served
 from winnow.errors import OutputError
 from winnow.index import Index
 from winnow.serve import Limits, create_app
@@ -259,6 +262,31 @@ def test_slow_work_and_failures_end_in_an_answer(index: Index, monkeypatch: pyte
         assert answer.status_code == 500
         assert "secret" not in answer.text
         assert client.get("/health").status_code == 200
+
+
+def test_large_and_slow_uploads_over_a_real_connection(index: Index) -> None:
+    with served(index, limits=replace(LIMITS, seconds=0.5)) as address:
+        place = urlsplit(address)
+        for body in (bytes(5_000_000), iter([bytes(50_000)] * 100)):  # with its length declared, and without
+            answer = httpx.post(f"{address}/api/search", content=body, timeout=60)
+            assert answer.status_code == 413
+        with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+            connection.sendall(b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
+            assert connection.recv(100).startswith(b"HTTP/1.1 503")
+        with socket.create_connection((place.hostname, place.port), timeout=60) as connection:  # one that goes away
+            connection.sendall(b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
+        assert httpx.get(f"{address}/health").status_code == 200
+        assert "winnow_requests_in_flight 0" in settled(address)
+
+
+def settled(address: str) -> str:
+    """Return the metrics, once nothing is in flight; a connection that was closed is noticed a little later."""
+    for _ in range(100):
+        text = httpx.get(f"{address}/metrics").text
+        if "winnow_requests_in_flight 0" in text:
+            break
+        time.sleep(0.05)
+    return text
 
 
 def test_ports() -> None:

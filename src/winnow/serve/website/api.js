@@ -68,7 +68,8 @@ export function address(path, parameters = {}) {
   for (const [name, value] of Object.entries(parameters)) {
     for (const one of [value].flat()) if (one !== null && one !== undefined) query.append(name, one);
   }
-  return query.size ? `${path}?${query}` : path;
+  const text = query.toString();
+  return text ? `${path}?${text}` : path;
 }
 
 export const get = async (path, parameters, signal) => (await answer(address(path, parameters), { signal })).json();
