@@ -107,6 +107,8 @@ def test_figures_of_few_or_odd_trials() -> None:
     for trials in ([(1, "x")], [(1, 2), (2, 3), (3, 4), (4, 5)], [(1, "x"), (2, "y"), (3, "x"), (4, "y"), (5, "x")]):
         figure = contour_figure(("a", "b"), trials, [float(n) for n in range(len(trials))], (True, False), "MAP@R")
         assert "circled" in figure.axes[0].get_title(loc="left")
+        figure.draw_without_rendering()
+        assert not any("$" in label.get_text() for label in figure.axes[0].get_xticklabels())
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,17 +134,33 @@ class Task:
 
         return engine([trial.planned for trial in trials if self.wants(trial) and trial.result() is None], tidy)
 
-    def command(self, trial: Trial) -> str:
-        """Return what trains one run and makes the table anew."""
+    def commands(self, missing: Sequence[Trial]) -> list[str]:
+        """Return what trains some runs and makes the table anew: for each method, runs of the same folds together."""
+        commands = []
+        for method in dict.fromkeys(trial.method for trial in missing):
+            folds: dict[int, tuple[int, ...]] = {}
+            for trial in missing:
+                if trial.method == method:
+                    folds[trial.run] = (*folds.get(trial.run, ()), trial.model)
+            commands += [
+                self._command(method, models, [run for run in folds if folds[run] == models])
+                for models in dict.fromkeys(folds.values())
+            ]
+        return commands
+
+    def _command(self, method: str, models: Sequence[int], runs: Sequence[int]) -> str:
+        chapter = self.protocol.name == "fair" and self.protocol.normalise == "ball"
+        options = {
+            "--chapter": "3" if chapter else None,
+            "--folds": ",".join(map(str, models)) if len(models) < self.protocol.models else None,
+            "--runs": ",".join(map(str, runs)) if list(runs) != [*range(1, self.protocol.runs + 1)] else None,
+            "--data": self.root,
+            "--backbone": self.backbone.name,
+            "-o": str(self.folder),
+        }
+        words = [word for option, value in options.items() if value is not None for word in (option, value)]
         target = self.target.path or self.target.name
-        folds = f"--folds {trial.model} " if self.protocol.models > 1 else ""
-        data = f"--data {self.root} " if self.root else ""
-        words = "".join(f" '{word}'" if set(word) & set("{}' ") else f" {word}" for word in self.words)
-        chapter = "--chapter 3 " if self.protocol.name == "fair" and self.protocol.normalise == "ball" else ""
-        return (
-            f"winnow protocol {self.protocol.name} {target} {trial.method} {chapter}{folds}--runs {trial.run} {data}"
-            f"--backbone {self.backbone.name} -o {self.folder}{words}"
-        )
+        return shlex.join(["winnow", "protocol", self.protocol.name, target, method, *words, *self.words])
 
 
 def seed_of_run(model: int, run: int) -> int:

@@ -99,7 +99,7 @@ def make_table(task: Task, trials: Sequence[Trial]) -> Table:
         for method in task.methods[1:]
         for pair in _pairs(task, method, base_of(method, task.methods), trials, results)
     ]
-    missing = [task.command(t) for t in trials if (t.method, t.model, t.run) not in results]
+    missing = task.commands([t for t in trials if (t.method, t.model, t.run) not in results])
     records = [_record(key, result) for key, result in results.items()]
     return Table(rows, pairs, missing, records, _notes(task, results.values()))
 

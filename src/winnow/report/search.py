@@ -74,4 +74,7 @@ def _place(axes: Axes, side: str, found: Sequence[Any], log: bool) -> Any:
         return np.array([names.index(str(value)) for value in found], dtype=float)
     if log:
         getattr(axes, f"set_{side}scale")("log")
+        # Its own labels are mathematics, which figures here do not set.
+        getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{value:g}")
+        getattr(axes, f"{side}axis").set_minor_formatter(lambda value, _: "")
     return np.array(found, dtype=float)
