@@ -252,11 +252,13 @@ def datasets() -> str:
 def studies() -> str:
     """Every study: what it is, its command, and what it found where that is kept."""
     from winnow.studies import STUDIES
+    from winnow.studies.base import cost
 
     lines: list[str] = []
     for name, study in STUDIES.items():
         first = (inspect.getdoc(study) or "").splitlines()[0]
-        lines += [f"## {name} {{ #{name} }}", "", first, "", "```console", f"$ winnow study {name}", "```", ""]
+        told = f"{first} Cost: {cost(study)}" if cost(study) else first
+        lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", f"$ winnow study {name}", "```", ""]
         kept = RESULTS.parent / f"{name.replace('-', '_')}.md"
         if kept.is_file():
             lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]

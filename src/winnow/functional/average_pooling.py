@@ -64,7 +64,8 @@ class AveragePooling:
     @property
     def errors(self) -> Tensor:
         """(N,) distances of averages and combinations, none of which is above the radius."""
-        return (self.averages - self.combinations).norm(dim=1)
+        errors: Tensor = torch.linalg.vector_norm(self.averages - self.combinations, dim=1)
+        return errors
 
     @property
     def shared(self) -> float:

@@ -140,19 +140,19 @@ def draw(found: AveragePooling, labels: Tensor) -> Figure:
     figure = new_figure(7.6, 5.6)
     cover, hulls, pairs, errors = (figure.add_subplot(2, 2, place) for place in (1, 2, 3, 4))
     weight = found.histograms.mean(dim=0)
-    cover.scatter(*found.prototypes.mT, s=10 + 600 * weight, color=INK, alpha=0.5, linewidths=0)
-    cover.scatter(*found.averages.mT, c=labels % 10, cmap="tab10", s=4, linewidths=0)
+    cover.scatter(*xy(found.prototypes), s=10 + 600 * weight, color=INK, alpha=0.5, linewidths=0)
+    cover.scatter(*xy(found.averages), c=labels % 10, cmap="tab10", s=4, linewidths=0)
     cover.set_title(f"{len(found.prototypes)} prototypes by use, and images")
     for label, used in enumerate(found.active):
         points = found.prototypes[used]
         corners = points[convex_hull(points)]
-        hulls.fill(*corners.mT, color=colours(label % 10), alpha=0.15, linewidth=0)
-        hulls.scatter(*found.averages[labels == label].mT, color=colours(label % 10), s=4, linewidths=0)
+        hulls.fill(*xy(corners), color=colours(label % 10), alpha=0.15, linewidth=0)
+        hulls.scatter(*xy(found.averages[labels == label]), color=colours(label % 10), s=4, linewidths=0)
     hulls.set_title("hulls of classes' prototypes")
     for image in range(0, len(labels), max(1, len(labels) // 40)):
         ends = torch.stack([found.averages[image], found.combinations[image]])
-        pairs.plot(*ends.mT, color=colours(int(labels[image]) % 10), linewidth=1)
-        pairs.scatter(*ends[1:].mT, color=colours(int(labels[image]) % 10), s=12, marker="x", linewidths=1)
+        pairs.plot(*xy(ends), color=colours(int(labels[image]) % 10), linewidth=1)
+        pairs.scatter(*xy(ends[1:]), color=colours(int(labels[image]) % 10), s=12, marker="x", linewidths=1)
     pairs.set_title("from GAP to PCC (cross), some images")
     for axes in (cover, hulls, pairs):
         axes.set_xticks([])
@@ -163,3 +163,8 @@ def draw(found: AveragePooling, labels: Tensor) -> Figure:
     errors.set_xlim(0, 1.1 * found.radius)
     errors.set_title("|PCC - GAP|; dashed: covering radius")
     return figure
+
+
+def xy(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two coordinates of points (n, 2)."""
+    return points[:, 0], points[:, 1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,8 @@ from winnow.studies.sweeps import gsp
 from winnow.training import Monitor, Trainer, load_config
 from winnow.training.inputs import FeatureInputs
 from winnow.training.judge import collect
-from winnow.training.prepare import Prepared, load_data, make_learner, prepare, resolve_config
+from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
+from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +78,7 @@ def cover_images(features: Tensor, count: int) -> Tensor:
 def subsets(features: Tensor, labels: Tensor, kept: int, seed: int) -> dict[str, Tensor]:
     """Return subsets of as many images: a cover of each class, random images of each, all of some random classes."""
     generator = torch.Generator().manual_seed(seed)
-    groups = [torch.nonzero(labels == label).flatten() for label in labels.unique()]
+    groups = [torch.nonzero(labels == label).flatten() for label in sorted(set(labels.tolist()))]
     cover = torch.cat([group[cover_images(features[group], min(kept, len(group)))] for group in groups])
     drawn = torch.cat([group[torch.randperm(len(group), generator=generator)[:kept]] for group in groups])
     order = torch.randperm(len(groups), generator=generator).tolist()
@@ -96,10 +97,12 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
-def checkpoints(words: Sequence[str], seeds: int, note: Any) -> tuple[list[Tensor], FeatureInputs]:
+def checkpoints(
+    words: Sequence[str], seeds: int, note: Callable[[str], None], shared: Shared
+) -> tuple[list[Tensor], FeatureInputs]:
     """Train some heads; return the validation embeddings of every checkpoint of theirs, and the validation images."""
     base = resolve_config(load_config(None, list(words)))
-    prepared = prepare(base, load_data(base), Monitor())
+    prepared = prepare(base, load_data(base, shared), Monitor(), shared)
     found: list[Tensor] = []
     val = prepared.val
     assert isinstance(val, FeatureInputs), "a frozen backbone feeds features"
@@ -109,9 +112,7 @@ def checkpoints(words: Sequence[str], seeds: int, note: Any) -> tuple[list[Tenso
             torch.manual_seed(seed)
             backbone = prepared.embedder.backbone
             embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
-            learner = make_learner(
-                Prepared(config, embedder, prepared.train, val, None, prepared.num_classes, frozen=True)
-            )
+            learner = make_learner(replace(prepared, config=config, embedder=embedder))
             keeper = Keeper(learner.model, val)
             Trainer(config, learner, prepared.train, val, monitor=keeper).fit()
             found += keeper.embeddings
@@ -126,7 +127,7 @@ def study(task: Task) -> Findings:
     """
     steps, every, seeds = (150, 25, 1) if task.small else (1000, 100, 3)
     words = [*WORDS, *LOSSES["C2"], "dim=128", f"train.steps={steps}", f"train.eval_every={every}"]
-    embeddings, val = checkpoints(words, seeds, task.note)
+    embeddings, val = checkpoints(words, seeds, task.note, task.shared)
     labels = torch.from_numpy(val.labels)
     maps = val.maps if val.maps.dim() == 3 else adaptive_avg_pool2d(val.maps, SIDE)
     rows = table(embeddings, labels, as_tokens(maps))

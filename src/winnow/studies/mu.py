@@ -44,8 +44,8 @@ def study(task: Task) -> Findings:
 
 def told(by_mu: Mapping[float, float], gap: float | None) -> str:
     """Check: low values of mu perform similarly, and as mu grows the score drops towards that of average pooling."""
-    low, high = ([score for mu, score in by_mu.items() if fits(mu)]
-                 for fits in (lambda mu: mu <= LOW, lambda mu: mu >= HIGH))  # fmt: skip
+    low = [score for mu, score in by_mu.items() if mu <= LOW]
+    high = [score for mu, score in by_mu.items() if mu >= HIGH]
     if gap is None or not low or not high:
         return "Runs are missing, so that the claim cannot be checked yet."
     gain = max(by_mu.values()) - gap
