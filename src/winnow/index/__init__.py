@@ -1,7 +1,8 @@
 """An index of images: their vectors, where they are, what they look like, and the model that made the vectors."""
 
+from winnow.index.changes import Changes
 from winnow.index.entries import Entry
-from winnow.index.index import Changes, Hits, Index
+from winnow.index.index import Hits, Index
 from winnow.index.rerank import RERANKINGS, search_again
 from winnow.index.vector_file import EmbeddedFile, embed_to_file
 

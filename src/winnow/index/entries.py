@@ -64,9 +64,9 @@ class Table:
         found = self._all("SELECT id FROM entries WHERE path = ?", (path,))
         return int(found[0][0]) if found else None  # type: ignore[call-overload]
 
-    def known(self) -> list[tuple[int, int, str, str, str | None]]:
-        """Return id, place, path, hash and label of every entry, by place."""
-        found = self._all("SELECT id, place, path, hash, label FROM entries ORDER BY place")
+    def known(self) -> list[tuple[int, str, str, str | None]]:
+        """Return id, path, hash and label of every entry, by place."""
+        found = self._all("SELECT id, path, hash, label FROM entries ORDER BY place")
         return found  # type: ignore[return-value]
 
     def labels(self) -> list[str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,6 +20,7 @@ from winnow.errors import DataError, ModelError
 from winnow.evaluation.inputs import as_count, as_embeddings
 from winnow.files import make_folder
 from winnow.index.approximate import build_finder, check_kind, measure_recall, open_finder
+from winnow.index.changes import Changes, Shown, plan
 from winnow.index.embedding import embed_new
 from winnow.index.entries import Entry
 from winnow.index.exact import Finder, measured
@@ -44,18 +45,6 @@ class Hits(NamedTuple):
 
     ids: NDArray[np.int64]
     distances: NDArray[np.float32]
-
-
-@dataclass
-class Changes:
-    """What became of an index: numbers of entries, and (path, reason) of the images that could not be read."""
-
-    added: int = 0
-    updated: int = 0
-    removed: int = 0
-    unchanged: int = 0
-    embedded: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Index:
@@ -246,7 +235,7 @@ class Index:
                 if number is None:
                     raise DataError(f"{path} is not in the index {self.path}")
                 gone[number] = path
-            rows = [Row(n, path, name, key, n) for n, _, path, key, name in self._known() if n not in gone]
+            rows = [row for row in self._rows().values() if row.id not in gone]
             changes = Changes(removed=len(gone), unchanged=len(rows))
             if gone:
                 self._write(rows, None, silent)
@@ -258,59 +247,40 @@ class Index:
             self._load()
             check_kind(kind, len(self))
             self.manifest = replace(self.manifest, kind=kind)
-            self._write([Row(n, path, name, key, n) for n, _, path, key, name in self._known()], None, silent)
+            self._write(list(self._rows().values()), None, silent)
 
     @property
     def _opened(self) -> Generation:
         assert self._state is not None, "it is opened, or built"
         return self._state
 
-    def _known(self) -> list[tuple[int, int, str, str, str | None]]:
-        return [] if self._state is None else self._state.table.known()
+    def _rows(self) -> dict[str, Row]:
+        """Return all entries by path, as they would be written again."""
+        found = [] if self._state is None else self._state.table.known()
+        return {path: Row(number, path, name, key, number) for number, path, key, name in found}
 
     def _change(self, images: ImageSet, *, prune: bool, batch_size: int, task: Task) -> Changes:
         with locked(self.path):
             if self._state is not None:
                 self._load()
-            names = [full_name(images, index) for index in range(len(images))]
             hashes = content_hashes(images, task("reading"))
-            known = {path: Row(n, path, name, key, n) for n, _, path, key, name in self._known()}
-            by_hash = {row.hash: row for row in known.values()}
+            shown = [Shown(full_name(images, i), key, label(images, i)) for i, key in enumerate(hashes)]
+            known = self._rows()
+            have = {row.hash for row in known.values()}
             journal = Journal(self.path / ".journal.sqlite", self.manifest.model)
             try:
                 made = embed_new(
-                    self.model, images, hashes, set(by_hash), journal, batch_size,
-                    thumbnails=True, show=task("embedding"),
-                )  # fmt: skip
-                skipped = [(names[index], reason) for index, reason in made.reasons]
-                changes = Changes(embedded=made.count, skipped=skipped)
-                rows = {} if prune else dict(known)
-                next_id = self.manifest.next_id
-                for index, (path, key) in enumerate(zip(names, hashes, strict=True)):
-                    old = known.get(path)
-                    if key in made.failed:
-                        if old is not None:  # it was readable once, and is still listed
-                            rows[path] = old
-                        continue
-                    same = by_hash.get(key)
-                    row = Row(next_id if old is None else old.id, path, label(images, index), key,
-                              None if same is None else same.id)  # fmt: skip
-                    if path not in rows or rows[path] is old:  # the first of a path that is listed twice
-                        next_id += old is None
-                        unchanged = old is not None and (old.hash, old.label) == (key, row.label)
-                        changes.added += old is None
-                        changes.unchanged += unchanged
-                        changes.updated += old is not None and not unchanged
-                        rows[path] = row
-                changes.removed = len(known.keys() - rows.keys())
+                    self.model, images, hashes, have, journal, batch_size, thumbnails=True, show=task("embedding")
+                )
+                rows, changes, next_id = plan(known, shown, made.failed, prune=prune, next_id=self.manifest.next_id)
+                changes.embedded = made.count
+                changes.skipped = [(shown[index].path, reason) for index, reason in made.reasons]
                 if not rows and not known:
-                    first = changes.skipped[0] if changes.skipped else None
-                    raise DataError("there are no images to index" if first is None else
-                                    f"none of the {len(images)} images can be read; the first is {first[0]} "
-                                    f"({first[1]})")  # fmt: skip
+                    first = f"; the first is {changes.skipped[0][0]} ({changes.skipped[0][1]})" * bool(made.reasons)
+                    raise DataError(f"none of the {len(images)} images can be read{first}")
                 if self._state is None or changes.added or changes.updated or changes.removed:
                     self.manifest = replace(self.manifest, next_id=next_id)
-                    self._write(list(rows.values()), journal, task)
+                    self._write(rows, journal, task)
             except BaseException:
                 journal.close()
                 raise
