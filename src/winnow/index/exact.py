@@ -16,7 +16,7 @@ Vectors = np.ndarray[Any, np.dtype[Any]]
 Places = NDArray[np.int64]
 
 SPARE = 8
-_BLOCK, _QUERIES = 8192, 512
+_BLOCK, _QUERIES, _MEASURED = 8192, 512, 64
 
 
 class Finder(Protocol):
@@ -89,9 +89,10 @@ def measured(
     Rows of -1 stand last, infinitely far.
     """
     distances = np.empty(places.shape, dtype=np.float32)
-    for row, (query, found) in enumerate(zip(queries, places, strict=True)):
-        difference = np.asarray(vectors[np.maximum(found, 0)], dtype=np.float32) - query
-        distances[row] = np.sqrt(np.einsum("cd,cd->c", difference, difference))
+    for start in range(0, len(queries), _MEASURED):
+        part = slice(start, start + _MEASURED)
+        difference = np.asarray(vectors[np.maximum(places[part], 0)], dtype=np.float32) - queries[part, None]
+        distances[part] = np.sqrt(np.einsum("qcd,qcd->qc", difference, difference))
     distances[places < 0] = np.inf
     order = np.lexsort((places, distances), axis=1)[:, :k]
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(places, order, axis=1)
