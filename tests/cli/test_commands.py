@@ -398,7 +398,7 @@ def test_of_several_runs_one_may_fail_and_is_gone_on_with(winnow: Winnow, make_f
     words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
     said = winnow("train", *words, "--each", "train.lr_multipliers={},{nothing: 2}", "--out", "all")
     assert said.code == 5
-    assert "failed: train.lr_multipliers={nothing: 2}: train.lr_multipliers: no parameter matches 'nothing'" in said.err
+    assert "failed: train.lr_multipliers={nothing: 2}: train.lr_multipliers: no parameter's whole name matches 'nothing'" in said.err
     error = one_line_error(said)
     assert "1 of 2 runs failed (train.lr_multipliers={nothing: 2})" in error
     assert "winnow train --resume all" in error
@@ -448,3 +448,20 @@ def test_a_run_that_fails_early_leaves_no_bar(winnow: Winnow, make_folder: MakeF
         patch.setattr("winnow.cli.console.bars", lambda: shown)
         assert winnow("train", f"data={data}", *TINY, "--each", "seed=0,1", "--out", "all").code == 5
     assert not shown.tasks
+
+
+def test_a_pattern_that_matches_nothing_leaves_the_folder_free(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    words = ["train", f"data={make_folder()}", *TINY, "loss=proxy_anchor", "train.device=cpu", "--out", "r"]
+    said = winnow(*words, "train.lr_multipliers={'proxies': 100}")
+    assert said.code == 2
+    assert "a * stands for any part" in said.err
+    assert not (tmp_path / "r").exists()
+    assert winnow(*words, "train.lr_multipliers={'*proxies': 100}").code == 0
+
+
+def test_a_loss_without_pairs_is_refused_before_anything_is_made(winnow: Winnow, make_folder: MakeFolder) -> None:
+    said = winnow("train", f"data={make_folder()}", *TINY, "train.samples_per_class=1", "--out", "r")
+    assert said.code == 2
+    assert "no two images of one class" in said.err

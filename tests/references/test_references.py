@@ -10,7 +10,7 @@ from torch import Tensor
 
 from winnow.errors import ConfigError
 from winnow.losses import C2, LOSSES, MultiSimilarity
-from winnow.references import REFERENCES, Batch, Memory, Proxies
+from winnow.references import CCP, REFERENCES, Batch, Memory, Proxies
 from winnow.training import load_config
 
 CONTEXT = {"num_classes": 3, "width": 4, "batch": 6}
@@ -134,3 +134,13 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         REFERENCES.build({"name": "proxies", "per_class": 0}, **CONTEXT)
     with pytest.raises(ConfigError, match="at least 1 batch"):
         REFERENCES.build({"name": "memory", "batches": 0}, **CONTEXT)
+
+
+def test_settings_under_which_a_source_changes_nothing_are_told():
+    memory = Memory(4, 8, batches=5, start=10)
+    assert memory.notes(16, [9]) == []
+    assert "begins at step 15" in memory.notes(15, [9])[0]
+    ccp = CCP(3, 4, per_class=2, pool=3)
+    assert ccp.notes(10, [3, 4, 3]) == []
+    assert ccp.notes(10, [3, 2, 1])[0].startswith("2 classes have at most 2 images")
+    assert Batch().notes(1, [1]) == []

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.training.test_trainer import make_trainer, same, small_config
 from winnow.functional import covering_radius, unit_norm
+from winnow.pooling.prototypes import PrototypePooling
 from winnow.training import RunFolder, Trainer
 from winnow.training.lane import finish
 from winnow.training.problems import Problems
@@ -70,6 +71,28 @@ def test_a_problem_ends_when_validation_stalls_and_the_next_is_pulled_to_its_bes
     assert all(torch.equal(value, best[f"model.{name}"]) for name, value in learner.pull.previous.items())
     expected = states[10 if start == "best" else 20]
     assert all(torch.equal(value, expected[f"model.{name}"]) for name, value in model.state_dict().items())
+
+
+def test_no_problem_leads_back_to_before_the_prototypes_were_set() -> None:
+    trainer = ccp_trainer("pooling=gsp", "pooling.prototypes=4", "pooling.memory=24", "references.patience=1")
+    problems, gsp = problems_of(trainer), trainer.learner.head.pooling
+    assert isinstance(gsp, PrototypePooling)
+    tell(trainer, 0, 0.5)
+    tell(trainer, 5, 0.9)  # the best, but by average pooling
+    tell(trainer, 10, 0.8)
+    assert len(problems.history) == 1, "no problem ends before there are prototypes"
+    trainer.wrapped.train()
+    for step in range(4):
+        trainer.take_step(step)
+    assert gsp.is_ready
+    set_from_data = gsp.prototypes.detach().clone()
+    tell(trainer, 15, 0.3)
+    tell(trainer, 20, 0.2)
+    assert len(problems.history) == 2
+    assert (problems.history[0].best, problems.history[0].best_step) == (0.3, 15)
+    assert gsp.is_ready
+    assert trainer.learner.pull is not None
+    torch.testing.assert_close(trainer.learner.pull.previous["pooling.prototypes"], set_from_data)
 
 
 def test_no_problem_begins_when_the_run_is_over() -> None:

@@ -60,7 +60,8 @@ def draw_run(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
     save(run_curves(folder.read_history()), folder.path / "curves.png")
     if "problems" in result:
-        save(problem_curves(result["problems"], folder.read_history()), folder.path / "problems.svg")
+        metric = result["config"]["train"]["monitor"]
+        save(problem_curves(result["problems"], folder.read_history(), metric), folder.path / "problems.svg")
 
 
 def _comparison(outcomes: Sequence[Outcome]) -> tuple[list[dict[str, Any]], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -15,6 +16,15 @@ class References(nn.Module):
     A source decides what a loss compares queries with, and how terms add up; it does not know which loss it serves.
     All it remembers is in parameters and buffers, so that a checkpoint holds it.
     """
+
+    def notes(self, steps: int, sizes: Sequence[int]) -> list[str]:
+        """Return what a user should know before training: settings under which this source changes nothing.
+
+        Args:
+            steps: The most that will be taken.
+            sizes: Images of each training class.
+        """
+        return []
 
     @abstractmethod
     def forward(self, loss: PairLoss, queries: Tensor, labels: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -71,6 +71,14 @@ class CCP(Proxies):
         self.per_class = per_class
         self.pool, self.pull, self.batch_weight = pool, pull, batch_weight
         self.patience, self.start, self.normalised = patience, start, normalised
+
+    def notes(self, steps: int, sizes: Sequence[int]) -> list[str]:
+        """Say so if classes have no more images than proxies: then every image is one, and nothing is chosen."""
+        few = sum(size <= self.per_class for size in sizes)
+        if not few:
+            return []
+        return [f"{few} classes have at most {self.per_class} images: all of them become proxies; use fewer "
+                "(references.per_class)"]  # fmt: skip
 
     def forward(self, loss: PairLoss, queries: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the batch against all proxies, and a share of that within itself."""

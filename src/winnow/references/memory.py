@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -61,6 +63,12 @@ class Memory(References):
         against: Tensor = loss(queries, labels, self.memory.clone(), self.labels.clone(), unused | own)
         counts = self.steps > self.begin
         return value + self.weight * torch.where(counts, against, 0.0)
+
+    def notes(self, steps: int, sizes: Sequence[int]) -> list[str]:
+        """Say so if training ends before the memory begins."""
+        if steps > self.begin:
+            return []
+        return [f"the memory is of no use: it begins at step {self.begin}, and train.steps={steps} end before that"]
 
     @torch.no_grad()
     def _remember(self, embeddings: Tensor, labels: Tensor) -> Tensor:

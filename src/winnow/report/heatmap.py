@@ -102,7 +102,7 @@ def save_explanation(
 
     heaviest = max(float(relative_weights(each).max()) for each in maps.values())
     full = float(np.clip(np.ceil(2 * heaviest) / 2, 2, 8))
-    under = {name: image for name in maps} if below is None else below
+    under = dict.fromkeys(maps, image) if below is None else below
     overlays = {name: overlay(under[name], each, full_scale=full) for name, each in maps.items()}
     pictures = {"Image": image.convert("RGB"), **overlays}
     side, columns = 2.6, min(len(pictures), _COLUMNS)

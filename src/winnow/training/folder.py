@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ class RunFolder:
             )
         make_folder(self.path)
         write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+    def discard(self) -> None:
+        """Take a run back that was created and came to nothing, so that its folder can be used again."""
+        self.config_file.unlink(missing_ok=True)
+        with suppress(OSError):  # something else may be in it
+            self.path.rmdir()
 
     def read_config(self) -> Config:
         """Read the config of an existing run."""

@@ -111,10 +111,15 @@ def build_learner(config: Config, model: Embedder | Head, num_classes: int) -> L
 
 
 def check_objective(config: Config) -> None:
-    """Refuse a regularisation that the pooling or the references give nothing to."""
+    """Refuse a loss without positive pairs, and a regularisation that the pooling or references give nothing to."""
     source = config.references["name"]
     if config.centres.get("of") == "proxies" and REFERENCES[source].centres is References.centres:
         raise ConfigError(f"centres.of=proxies, but references={source} have none; use centres.of=means")
+    if source == "batch" and config.train.samples_per_class == 1:
+        raise ConfigError(
+            "train.samples_per_class=1 leaves no two images of one class in a batch, and references=batch compares "
+            "with nothing else: use at least 2, or references=proxies"
+        )
     name = config.pooling["name"]
     if config.zsr.weight > 0 and not POOLINGS[name].has_attributes:
         with_attributes = ", ".join(p for p in POOLINGS if POOLINGS[p].has_attributes)
@@ -139,7 +144,10 @@ def parameter_groups(learner: nn.Module, lr: float, multipliers: dict[str, float
             rates.setdefault(lr * factor, []).append(parameter)
     if unused:
         names = ", ".join(sorted({name for name, _ in learner.named_parameters()})[-4:])
-        raise ConfigError(f"train.lr_multipliers: no parameter matches '{unused.pop()}'; names look like {names}")
+        raise ConfigError(
+            f"train.lr_multipliers: no parameter's whole name matches '{unused.pop()}'; names look like {names}, and "
+            "a * stands for any part of one"
+        )
     return [{"params": group, "lr": rate} for rate, group in rates.items()]
 
 

@@ -25,7 +25,7 @@ _POOLS = 1  # sets the seeds of pools apart from those of steps
 
 @dataclass
 class Problem:
-    """One problem of a run; values are MAP@R of the validation.
+    """One problem of a run; values are those of the validation by the run's monitor, MAP@R unless it says otherwise.
 
     Attributes:
         first_step: The step it began at.
@@ -70,25 +70,29 @@ class Problems:
         self._sampler = MPerClassSampler(train.labels, len(classes), self._ccp.pool, seed=seed_of(seed, _POOLS, _POOLS))
         self._classes = torch.from_numpy(classes).to(self._ccp.proxies.device)
         self.history: list[Problem] = []
-        self._stalled = 0
+        self._stalled, self._ready = 0, learner.head.is_ready
         self._best: dict[str, Tensor] = {}
 
     def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
         """Take note of a validation; end the problem if it stalls, unless the run is over anyway.
 
-        The weights a problem begins with do not count as its best: that would lead back to them for good.
+        The weights a problem begins with do not count as its best: that would lead back to them for good. Nor do
+        weights from before a pooling set its prototypes: going back to them would unset those.
         """
         if not self.history:
             yield from self._begin(step, value)
             return
         problem = self.history[-1]
         problem.steps, problem.end = step - problem.first_step, value
+        ready = self._learner.head.is_ready
+        if ready and not self._ready:
+            problem.best, self._stalled, self._ready = -1.0, 0, True  # what came before was average pooling
         if value > problem.best + MIN_DELTA:
             problem.best, problem.best_step, self._stalled = value, step, 0
             self._best = {key: one.detach().clone() for key, one in self._learner.state_dict().items()}
         else:
             self._stalled += 1
-        if self._stalled >= self._ccp.patience and not over:
+        if self._stalled >= self._ccp.patience and ready and not over:
             self._converge()
             yield from self._begin(step, problem.best if self._ccp.start == "best" else value)
 
@@ -156,6 +160,7 @@ class Problems:
         return {
             "history": self.records(),
             "stalled": self._stalled,
+            "ready": self._ready,
             "best": None if shared else self._best,
             "previous": self._pull.previous,
         }
@@ -163,7 +168,7 @@ class Problems:
     def restore(self, state: dict[str, Any], run_best: dict[str, Tensor]) -> None:
         """Go back to a state; `run_best` are the run's best weights."""
         self.history = [Problem(**record) for record in state["history"]]
-        self._stalled = state["stalled"]
+        self._stalled, self._ready = state["stalled"], state["ready"]
         device = self._ccp.proxies.device
         best = run_best if state["best"] is None else state["best"]
         self._best = {key: one.to(device) for key, one in best.items()}

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -98,7 +99,15 @@ def training(
     prepared.embedder.to(make_fabric(config).device)
     untrained = judge_untrained(prepared)
     learner = make_learner(prepared)
-    trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
+    sizes = np.unique(prepared.train.labels, return_counts=True)[1].tolist()
+    for note in learner.references.notes(config.train.steps, sizes):
+        monitor.note(note)
+    try:
+        trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
+    except ConfigError:  # a pattern of learning rates that matches nothing: only now are there parameters to match
+        if not resume and processes.is_first:
+            folder.discard()
+        raise
     if resume and folder.checkpoint_file.exists():  # a run killed before its first checkpoint starts at step 0
         trainer.restore()
     if config.train.tensorboard and processes.is_first:
