@@ -223,7 +223,7 @@ def test_every_parameter_of_model_and_losses_is_in_exactly_one_group() -> None:
 def test_a_pattern_that_matches_no_parameter_is_refused() -> None:
     config = small_config()
     learner = build_learner(config, Head(16, 8, config.pooling), num_classes=10)
-    with pytest.raises(ConfigError, match="no parameter matches 'proxies'"):
+    with pytest.raises(ConfigError, match="whole name matches 'proxies'"):
         parameter_groups(learner, 1e-3, {"proxies": 100})
 
 
