@@ -150,6 +150,7 @@ def draw(rows: Sequence[Row], own: Sequence[Row]) -> Figure:
         axes.legend(handles, [name.upper() for name in methods], fontsize=7.5, ncols=len(methods), loc="upper right")
         axes.set_xticks(range(len(SETS)), list(SETS.values()))
         axes.axhline(0, color=INK, linewidth=0.8)
+        axes.margins(y=0.2)
         axes.set_title(f"+ {added}, thesis: MAP@R of 512-D embeddings, relative %")
     if own:
         _draw_ours(parts[1, 0], own)
