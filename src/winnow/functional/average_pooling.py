@@ -3,7 +3,7 @@ r"""What average pooling does: it maps an image to a convex combination of proto
 With prototypes $\nu_1..\nu_m$ that cover all local features within $\delta$, and the histogram $p^*$ of an image's
 features over their nearest prototypes,
 
-$$\Big\lVert \sum_i p^*_i \nu_i - \tfrac1n \sum_j x_j \Big\rVert_2
+$$\lVert \sum_i p^*_i \nu_i - \tfrac1n \sum_j x_j \rVert_2
   \le \tfrac1n \sum_j \lVert \nu_{x_j} - x_j \rVert_2 \le \delta .$$
 
 So every image lies, within $\delta$, in the convex hull of the prototypes its class makes use of, and classes that
