@@ -75,7 +75,8 @@ def draw(rows: Sequence[Row], errors: Sequence[Row]) -> Figure:
         axes.plot([row["k"] for row in own], values, styles[mu], color=sharpness[f"eps {eps:g}"], linewidth=1.3)
     handles = [axes.plot([], [], color=colour)[0] for colour in sharpness.values()]
     handles += [axes.plot([], [], style, color="black")[0] for style in styles.values()]
-    axes.legend(handles, [*sharpness, *(f"mu {mu:g}" for mu in styles)], fontsize=7.5, ncols=2, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    names = [*sharpness, *(f"mu {mu:g}" for mu in styles)]
+    axes.legend(handles, names, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):

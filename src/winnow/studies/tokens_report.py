@@ -54,7 +54,7 @@ def told(rows: Sequence[Row], bag: int) -> str:
     )  # fmt: skip
     hulls = [row["bags in another class's hull, %"] for row in (gap, gsp)]
     direction = "agrees" if gain > 0 else "does not agree"
-    size = "as large" if gain >= 0.9 * CLAIM else "smaller"
+    size, size_there = ("as large as claimed" if each >= 0.9 * CLAIM else "smaller" for each in (gain, widest[0]))
     apart = "agrees" if hulls[1] < 5 < hulls[0] else "agrees in part" if hulls[1] < 0.5 * hulls[0] else "does not agree"
     return (
         f"Sixteen classes of four learned tokens and four background tokens of all, bags of {bag} of which about half "
@@ -63,7 +63,7 @@ def told(rows: Sequence[Row], bag: int) -> str:
         f"documents claim {CLAIM} points of MAP@R for GSP over GAP: here GAP has {gap['MAP@R']} (margin "
         f"{gap['margin']}), GSP {gsp['MAP@R']} (margin {gsp['margin']}), {gain:+.1f} points. That {direction} in "
         f"direction; the gain is {size}. At one and the same margin the gain is at most {widest[0]:+.1f} points "
-        f"(margin {widest[1]}). Their picture shows class hulls that overlap with GAP and are apart with GSP: here "
+        f"(margin {widest[1]}), {size_there}. Their picture shows class hulls that overlap with GAP and are apart with GSP: here "
         f"{hulls[0]:.0f} % of the bags lie in another class's hull with GAP and {hulls[1]:.0f} % with GSP, which "
         f"{apart}."
     )
