@@ -63,7 +63,8 @@ def told(rows: Sequence[Row], bag: int) -> str:
         f"documents claim {CLAIM} points of MAP@R for GSP over GAP: here GAP has {gap['MAP@R']} (margin "
         f"{gap['margin']}), GSP {gsp['MAP@R']} (margin {gsp['margin']}), {gain:+.1f} points. That {direction} in "
         f"direction; the gain is {size}. At one and the same margin the gain is at most {widest[0]:+.1f} points "
-        f"(margin {widest[1]}), {size_there}. Their picture shows class hulls that overlap with GAP and are apart with GSP: here "
+        f"(margin {widest[1]}), {size_there}. "
+        "Their picture shows class hulls that overlap with GAP and are apart with GSP: here "
         f"{hulls[0]:.0f} % of the bags lie in another class's hull with GAP and {hulls[1]:.0f} % with GSP, which "
         f"{apart}."
     )
@@ -95,7 +96,7 @@ def scatter(axes: Axes, run: Trained) -> None:
         corners = bags[convex_hull(bags)]
         own = run.tokens[label * run.setting.tokens : (label + 1) * run.setting.tokens]
         axes.fill(corners[:, 0], corners[:, 1], color=colour, alpha=0.35, linewidth=0)
-        axes.scatter(bags[:, 0], bags[:, 1], color=colour, s=1.5, linewidths=0)
+        axes.scatter(bags[:, 0], bags[:, 1], color=colour, s=1.5, linewidths=0, rasterized=True)
         axes.scatter(own[:, 0], own[:, 1], s=22, facecolors="none", edgecolors=[colour], linewidths=1.2)
     shared = run.tokens[count:]
     axes.scatter(shared[:, 0], shared[:, 1], marker="x", color=INK, s=30, linewidths=1.4)
