@@ -85,8 +85,11 @@ def test_mu_is_checked_against_both_claims() -> None:
 
 def test_components_are_checked() -> None:
     names = list(components.THESIS)
-    assert components.told(dict(zip(names, (1.0, 2.0, 3.0, 4.0), strict=True))).count("does not") == 0
-    text = components.told(dict(zip(names, (2.0, 1.0, 3.0, 2.5), strict=True)))
+    text = components.told(dict(zip(names, (1.0, 2.0, 3.0, 4.0), strict=True)), 0.5)
+    assert "does not" not in text
+    assert "less than seeds deviate" not in text
+    text = components.told(dict(zip(names, (2.0, 1.0, 3.0, 2.5), strict=True)), 0.6)
+    assert text.endswith("though it leads GSP + ZSR by less than seeds deviate (0.60).")
     assert "each improves does not agree" in text
     assert "best is ZSR alone (mu = 1), which does not agree" in text
 

@@ -21,7 +21,7 @@ LEARNED: dict[str, list[str]] = {
                      "train.lr_multipliers={'*.mu_logit': 30, '*.log_eps': 30}"],
 }  # fmt: skip
 """One number learns slowly at the rate of a matrix, hence the factors."""
-MATTERS = 0.3  # points of MAP@R
+MATTERS = 0.5  # points of MAP@R; seeds of the embedded set differ by about 0.3
 
 
 def comparison(small: bool) -> Comparison:

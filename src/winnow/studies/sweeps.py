@@ -83,6 +83,12 @@ def scores(found: Found) -> dict[str, float]:
             for name, runs in found.items() if runs}  # fmt: skip
 
 
+def deviation(found: Found) -> float:
+    """Return the largest standard deviation of a method's MAP@R over its seeds, in points; 0 where each has one."""
+    each = [[100 * run["metrics"]["test"]["MAP@R"] for run in runs] for runs in found.values()]
+    return max((statistics.stdev(values) for values in each if len(values) > 1), default=0.0)
+
+
 @styled
 def curves(
     found: Found,
