@@ -25,7 +25,8 @@ def test_evaluation_is_that_of_the_cpu(count, classes):
     assert torch.equal(here.distances, there.distances)
     for name, values in here.per_query.items():
         # Sums over ranks are taken in another order there: the last of 16 digits may differ.
-        torch.testing.assert_close(values, there.per_query[name].cpu(), rtol=1e-15, atol=1e-15, equal_nan=True, msg=name)
+        found = there.per_query[name].cpu()
+        torch.testing.assert_close(found, values, rtol=1e-15, atol=1e-15, equal_nan=True, msg=name)
 
 
 @pytest.mark.parametrize("chunk_bytes", [2**16, 2**26])

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,12 @@ def _commit() -> str | None:
 
     `$WINNOW_COMMIT` goes before: a tree copied to a cluster node has no history, or that of something else.
     """
-    if given := os.environ.get("WINNOW_COMMIT"):
-        return given
-    source = Path(winnow.__file__).parent
+    return os.environ.get("WINNOW_COMMIT") or _tree_commit(Path(winnow.__file__).parent)
+
+
+@cache
+def _tree_commit(source: Path) -> str | None:
+    """Ask git, once: what runs is what was imported, whatever is committed while it runs."""
     try:
         # Installed inside another repository, winnow is not tracked by it.
         tracked = ["git", "ls-files", "--error-unmatch", "__init__.py"]

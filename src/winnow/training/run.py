@@ -72,6 +72,7 @@ def training(
 
     All that is drawn from the global generators before the first step is drawn within the first piece.
     """
+    origin = provenance()  # of the code that was imported, not of what is committed meanwhile
     processes = launched()
     monitor = monitor if monitor is not None and processes.is_first else Monitor()
     splits = load_data(config, shared)
@@ -137,7 +138,7 @@ def training(
     if processes.is_first:
         prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
     result = {
-        **provenance(),
+        **origin,
         "config": config.model_dump(mode="json"),
         "data": describe_data(splits, prepared.test),
         "metrics": metrics,
