@@ -114,10 +114,9 @@ def _tell(text: str) -> None:
 def _finish(bench: Bench, folder: Path) -> None:
     """Print the table and keep the file."""
     from winnow.bench import bench_table, save_bench
-    from winnow.cli.console import out, say
+    from winnow.cli.console import say, show
 
-    # In a file, names need not break where a narrow terminal would break them.
-    out.print(bench_table(bench), width=None if out.is_terminal else max(out.width, 150), crop=False)
+    show(bench_table(bench))
     for text in bench.notes:
         say(f"note: {text}")
     say(f"figures: {save_bench(bench, folder)}")

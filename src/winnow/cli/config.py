@@ -15,7 +15,7 @@ def config(
     import yaml
     from rich.table import Table
 
-    from winnow.cli.console import out
+    from winnow.cli.console import show
     from winnow.cli.train import read_words
     from winnow.training.config import describe
 
@@ -35,4 +35,4 @@ def config(
     for key, default, meaning in keys:
         if not words or key.split(".")[0] in words:
             table.add_row(key, "" if default is None else str(default), meaning.replace("[", r"\["))
-    out.print(table)
+    show(table)

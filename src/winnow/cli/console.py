@@ -122,6 +122,11 @@ class ConsoleMonitor(Monitor):
         self._tasks.clear()
 
 
+def show(table: Table) -> None:
+    """Print a table: as wide as the terminal; into a file or a pipe as wide as it is, so that no name is broken."""
+    out.print(table, width=None if out.is_terminal else 1000, crop=False)
+
+
 def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return a table of metrics in percent, a row for each name."""
     names = [*METRICS, *(n for n in next(iter(rows.values())) if n.startswith("R@") and n != "R@1")]

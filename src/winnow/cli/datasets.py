@@ -26,7 +26,7 @@ def list_() -> None:
     """Name the benchmark sets."""
     from rich.table import Table
 
-    from winnow.cli.console import out
+    from winnow.cli.console import show
     from winnow.data.sets import DATASETS
 
     table = Table(box=None, pad_edge=False)
@@ -36,7 +36,7 @@ def list_() -> None:
     for name, one in DATASETS.items():
         here = one.default_root
         table.add_row(name, f"{one.title}: {one.about}", str(here) if here.is_dir() else "")
-    out.print(table)
+    show(table)
 
 
 def info(name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="Print JSON instead.")) -> None:

@@ -27,7 +27,7 @@ def search(
     page: Path = typer.Option(None, "--html", help="Write a page with pictures to this file instead."),
 ) -> None:
     """Find the images of an index that are nearest to others."""
-    from winnow.cli.console import out, say
+    from winnow.cli.console import say, show
     from winnow.index import Index
 
     if as_json and page is not None:
@@ -44,7 +44,7 @@ def search(
         say(f"page: {page}")
     else:
         for row, name in enumerate(images):
-            out.print(table(name, listed(index, hits, row)))
+            show(table(name, listed(index, hits, row)))
 
 
 def embed_queries(index: Index, images: list[str]) -> tuple[NDArray[np.float32], list[int | None]]:
