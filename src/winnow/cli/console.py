@@ -124,7 +124,8 @@ class ConsoleMonitor(Monitor):
 
 def show(table: Table) -> None:
     """Print a table: as wide as the terminal; into a file or a pipe as wide as it is, so that no name is broken."""
-    out.print(table, width=None if out.is_terminal else 1000, crop=False)
+    console = out if out.is_terminal else Console(file=out.file, width=1000)
+    console.print(table)
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
