@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,39 +12,10 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
+from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
-from winnow.cli import run
 from winnow.cli.console import ConsoleMonitor, bars
 from winnow.training import RunFolder, load_config
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Winnow = Callable[..., Said]
-
-
-@pytest.fixture
-def winnow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Winnow:
-    """Call the command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
-
-    def call(*words: object) -> Said:
-        monkeypatch.setattr(sys, "argv", ["winnow", *map(str, words)])
-        code = 0
-        try:
-            run()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return Said(code, said.out, said.err)
-
-    return call
 
 
 def one_line_error(said: Said) -> str:

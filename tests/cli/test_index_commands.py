@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +13,7 @@ from PIL import Image
 
 from tests.conftest import MakeFolder
 from winnow import Embedder, Index
-from winnow.cli import run
 from winnow.evaluation import retrieval_metrics
-
-
-@pytest.fixture
-def winnow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command line in this process, in an empty folder; return the exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["winnow", *map(str, words)])
-        code = 0
-        try:
-            run()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 def save_model(folder: Path, seed: int = 0) -> Path:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from winnow.functional import pairwise_distance
+
 Of = Literal["auto", "proxies", "means"]
 Measure = Literal["cosine", "distance"]
 Toward = Literal["nearest", "farthest"]
@@ -79,6 +81,14 @@ def class_means(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         same = labels[:, None] == labels[None, :]
         mates = same.to(unit.dtype)
         return mates @ unit / mates.sum(dim=1, keepdim=True), ~same.tril(-1).any(dim=1)
+
+
+def nearness(centres: Tensor, others: Tensor, measure: Measure) -> Tensor:
+    """Return how near unit centres (S, d) are to unit others (C, d): cosines, or distances with a minus sign, (S, C).
+
+    Means of it serve both measures: its largest values are the nearest centres.
+    """
+    return centres @ others.mT if measure == "cosine" else -pairwise_distance(centres, others)
 
 
 def mean_over(terms: Tensor, counted: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from winnow.centres.base import CentreRegulariser, Measure, Of, Toward, above, mean_over
-from winnow.functional import hard_skewed_mean, pairwise_distance
+from winnow.centres.base import CentreRegulariser, Measure, Of, Toward, above, mean_over, nearness
+from winnow.functional import hard_skewed_mean
 
 
 class Hard(CentreRegulariser):
@@ -14,7 +14,7 @@ class Hard(CentreRegulariser):
     $$R = \frac1C \sum_i \big[ M_{[\pm K]}\{ s_{ij} : j \ne i \} - \delta \big]_+$$
 
     with $M_{[K]}$ the mean of the K largest numbers (the nearest centres) and $M_{[-K]}$ of the K smallest (the
-    farthest); with distances it is $-M_{[\mp K]}\{d_{ij}\}$. Without $\delta$ there is no $[\cdot]_+$. R1 is its
+    farthest); with distances $s_{ij}$ is $-d_{ij}$. Without $\delta$ there is no $[\cdot]_+$. R1 is its
     smooth form. Reference: document 004, Definition 1.
 
     Args:
@@ -45,9 +45,6 @@ class Hard(CentreRegulariser):
 
     def spread(self, centres: Tensor, others: Tensor, pairs: Tensor) -> Tensor:
         """Return the mean over centres of the mean over their K nearest or farthest others."""
-        nearest = self.toward == "nearest"
-        if self.measure == "cosine":
-            nearness = hard_skewed_mean(centres @ others.mT, self.k, largest=nearest, mask=pairs)
-        else:
-            nearness = -hard_skewed_mean(pairwise_distance(centres, others), self.k, largest=not nearest, mask=pairs)
-        return mean_over(above(nearness, self.delta), pairs.any(dim=1))
+        found = nearness(centres, others, self.measure)
+        means = hard_skewed_mean(found, self.k, largest=self.toward == "nearest", mask=pairs)
+        return mean_over(above(means, self.delta), pairs.any(dim=1))

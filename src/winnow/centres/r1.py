@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from winnow.centres.base import CentreRegulariser, Measure, Of, Toward, above, mean_over
-from winnow.functional import log_exp_mean, pairwise_distance
+from winnow.centres.base import CentreRegulariser, Measure, Of, Toward, above, mean_over, nearness
+from winnow.functional import log_exp_mean
 
 
 class R1(CentreRegulariser):
@@ -14,8 +14,8 @@ class R1(CentreRegulariser):
     $$R_1 = \frac1C \sum_i \big[ M_{\pm\gamma}\{ s_{ij} : j \ne i \} - \delta \big]_+, \qquad
       M_\gamma(x) = \frac1\gamma \log \operatorname{mean}_j e^{\gamma x_j}$$
 
-    with $+\gamma$ toward the nearest and $-\gamma$ toward the farthest; with distances it is
-    $-M_{\mp\gamma}\{d_{ij}\}$ in place of $M_{\pm\gamma}\{s_{ij}\}$. Without $\delta$ there is no $[\cdot]_+$.
+    with $+\gamma$ toward the nearest and $-\gamma$ toward the farthest; with distances $s_{ij}$ is $-d_{ij}$.
+    Without $\delta$ there is no $[\cdot]_+$.
     Reference: document 004, Eq. 8, which prints $+\gamma$ and speaks of the farthest.
 
     Args:
@@ -47,8 +47,5 @@ class R1(CentreRegulariser):
     def spread(self, centres: Tensor, others: Tensor, pairs: Tensor) -> Tensor:
         """Return the mean over centres of the log-exp mean over the others."""
         gamma = self.gamma if self.toward == "nearest" else -self.gamma
-        if self.measure == "cosine":
-            nearness = log_exp_mean(centres @ others.mT, gamma, mask=pairs)
-        else:  # the log-exp mean of -d is minus that of d with the other sign
-            nearness = -log_exp_mean(pairwise_distance(centres, others), -gamma, mask=pairs)
-        return mean_over(above(nearness, self.delta), pairs.any(dim=1))
+        means = log_exp_mean(nearness(centres, others, self.measure), gamma, mask=pairs)
+        return mean_over(above(means, self.delta), pairs.any(dim=1))
