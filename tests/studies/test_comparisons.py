@@ -12,8 +12,10 @@ from tests.conftest import TINY, MakeFolder
 from winnow.cli import run
 from winnow.errors import ConfigError
 from winnow.losses import LOSSES
+from winnow.pooling import POOLINGS
 from winnow.studies import STUDIES, losses
 from winnow.studies.cub_losses import comparison as cub_comparison
+from winnow.studies.cub_poolings import comparison as cub_poolings
 from winnow.studies.methods import Comparison, Method, records
 from winnow.training.learner import check_objective, check_parts
 
@@ -101,6 +103,18 @@ def test_the_methods_on_cub_are_what_their_names_say(tmp_path: Path) -> None:
         assert config.train.warm_up == (100 if "Proxy" in method.name else 0)
         if "R1" in method.name:
             assert method.name.endswith(str(config.centres["toward"]))
+
+
+def test_every_pooling_is_compared_on_cub(tmp_path: Path) -> None:
+    compared = cub_poolings(small=False)
+    configs = {method.name: compared.plan(method, 0, tmp_path).config for method in compared.methods}
+    for config in configs.values():
+        check_parts(config)
+        check_objective(config)
+    assert {config.pooling["name"] for config in configs.values()} == set(POOLINGS)
+    assert {name for name, config in configs.items() if config.dim != 128} == {"OTP 64x128", "NetVLAD 64x128"}
+    assert {name for name, config in configs.items() if config.zsr.weight} == {"ZSR alone (mu = 1)", "GSP + ZSR"}
+    assert configs["GSP, background"].pooling["mu"] == pytest.approx(1 - configs["GSP"].pooling["mu"])
 
 
 def test_studies_are_listed_and_unknown_ones_refused(

@@ -10,6 +10,7 @@ from winnow.studies import (
     ccp_mnist,
     components,
     cub_losses,
+    cub_poolings,
     delta_cover,
     iterations,
     learned,
@@ -42,6 +43,7 @@ STUDIES: Mapping[str, Study] = {
     "poolings": poolings.study,
     "ccp-mnist": ccp_mnist.study,
     "cub-losses": cub_losses.study,
+    "cub-poolings": cub_poolings.study,
 }
 
 __all__ = ["STUDIES", "Findings", "Study", "Task", "write_findings"]

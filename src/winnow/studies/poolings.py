@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method, records
 
@@ -11,31 +13,42 @@ LOSSES = {
     "C2": ["loss=c2", "loss.positive_margin=0.2", "loss.negative_margin=0.9"],
     "PNCA": ["loss=proxy_nca"],
 }
-_CHOSEN = ["pooling.mu=0.05", "pooling.eps=20"]  # on the validation classes, for the demo
 
-METHODS: dict[str, list[str]] = {
-    "GAP": ["pooling=gap"],
-    "GMP": ["pooling=gmp"],
-    "GMP, projected": ["pooling=gmp_projected"],
-    "GAP+GMP": ["pooling=gap_gmp"],
-    "CBAM": ["pooling=cbam"],
-    "CroW": ["pooling=crow"],
-    "DeLF": ["pooling=delf"],
-    "GeMax": ["pooling=gemax"],
-    "GeMean": ["pooling=gemean"],
-    "GSoP": ["pooling=gsop"],
-    "OTP 8x16": ["pooling=otp", "pooling.prototypes=8"],
-    "SOLAR": ["pooling=solar"],
-    "T-SMK": ["pooling=tsmk"],
-    "NetVLAD 8x16": ["pooling=netvlad", "pooling.clusters=8"],
-    "WELDON": ["pooling=weldon"],
-    "GSP": ["pooling=gsp", *_CHOSEN],
-    "GMP+GSP": ["pooling=gmp_gsp", *_CHOSEN],
-    "GeMean+GSP": ["pooling=gemean_gsp", *_CHOSEN],
-    "GSP, background": ["pooling=gsp", "pooling.role=background", "pooling.mu=0.95", "pooling.eps=20"],
-    "ZSR alone (mu = 1)": ["pooling=gsp", "pooling.mu=1", "pooling.eps=20", "zsr=0.1"],
-    "GSP + ZSR": ["pooling=gsp", *_CHOSEN, "zsr=0.1"],
-}
+
+def every_pooling(selection: Sequence[str] = (), background: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the words of every pooling by its name in the tables.
+
+    Args:
+        selection: Settings of GSP where its prototypes are what is kept.
+        background: Settings of GSP where they are what is dropped.
+    """
+    return {
+        "GAP": ["pooling=gap"],
+        "GMP": ["pooling=gmp"],
+        "GMP, projected": ["pooling=gmp_projected"],
+        "GAP+GMP": ["pooling=gap_gmp"],
+        "CBAM": ["pooling=cbam"],
+        "CroW": ["pooling=crow"],
+        "DeLF": ["pooling=delf"],
+        "GeMax": ["pooling=gemax"],
+        "GeMean": ["pooling=gemean"],
+        "GSoP": ["pooling=gsop"],
+        "OTP 8x16": ["pooling=otp", "pooling.prototypes=8"],
+        "SOLAR": ["pooling=solar"],
+        "T-SMK": ["pooling=tsmk"],
+        "NetVLAD 8x16": ["pooling=netvlad", "pooling.clusters=8"],
+        "WELDON": ["pooling=weldon"],
+        "GSP": ["pooling=gsp", *selection],
+        "GMP+GSP": ["pooling=gmp_gsp", *selection],
+        "GeMean+GSP": ["pooling=gemean_gsp", *selection],
+        "GSP, background": ["pooling=gsp", "pooling.role=background", *background],
+        "ZSR alone (mu = 1)": ["pooling=gsp", *selection, "pooling.mu=1", "zsr=0.1"],
+        "GSP + ZSR": ["pooling=gsp", *selection, "zsr=0.1"],
+    }
+
+
+# mu and eps were chosen on the validation classes, for the demo.
+METHODS = every_pooling(["pooling.mu=0.05", "pooling.eps=20"], background=["pooling.mu=0.95", "pooling.eps=20"])
 LARGE: dict[str, list[str]] = {
     "OTP 64x128": ["pooling=otp", "pooling.prototypes=64", "dim=8192"],
     "NetVLAD 64x128": ["pooling=netvlad", "pooling.clusters=64", "dim=8192"],
