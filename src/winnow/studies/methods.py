@@ -43,7 +43,7 @@ class Comparison:
 
     Attributes:
         methods: In the order of the table, which is that of training.
-        seeds: Every method is trained with each.
+        seeds: Every method is trained with each; all methods with the first before any with the second.
         words: Settings of all methods.
         file: A config file for all of them.
     """
@@ -75,7 +75,7 @@ class Comparison:
             ConfigError: for a run that was made with other settings.
             DataError: where runs are to be trained on a folder that is not there.
         """
-        plan = [(method.name, self.plan(method, seed, folder)) for method in self.methods for seed in self.seeds]
+        plan = [(method.name, self.plan(method, seed, folder)) for seed in self.seeds for method in self.methods]
         if not only_finished:
             _check_data([run for _, run in plan])
             run_pack(

@@ -138,13 +138,16 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     crops = make_crops(config)
     origin = "" if shared is None else f"{embedder.backbone.fingerprint()}-{crops.resize}-{crops.size}"
 
+    def fingerprint(images: ImageSet) -> str:
+        return once(shared, lambda: ("fingerprint", images), images.fingerprint)
+
     def inputs(images: ImageSet, title: str) -> Inputs:
         show = monitor.task(title)
         made: Inputs
         if frozen:
             made, skipped = once(
                 shared,
-                lambda: ("features", origin, images.fingerprint(), config.data.features, config.data.on_error, device),
+                lambda: ("features", origin, fingerprint(images), config.data.features, config.data.on_error, device),
                 lambda: frozen_inputs(
                     embedder.backbone, images, crops, device,
                     keep=config.data.features, on_error=config.data.on_error, progress=show,
@@ -175,7 +178,7 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     classes = len(splits.train.class_names)
     if shared is not None:
         sets = [s for s in (splits.train, splits.val, splits.test, splits.gallery) if s is not None]
-        origin = "-".join([origin, *(images.fingerprint() for images in sets), config.data.on_error, str(device)])
+        origin = "-".join([origin, *(fingerprint(images) for images in sets), config.data.on_error, str(device)])
     return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin, splits.ks)
 
 

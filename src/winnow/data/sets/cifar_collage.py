@@ -61,6 +61,11 @@ class CifarCollage(Dataset):
         self.counts = {part: len(TARGETS) * self.edges[part][1] * per_class for part in present}
         self.classes = {part: len(TARGETS) for part in present}
 
+    def classes_of(self, part: str) -> tuple[str, ...]:
+        """Return the classes of Cifar-100 that a part is made of, those of its background among them."""
+        start, count = self.edges[part]
+        return tuple(name for members in SUPERCLASSES.values() for name in members[int(start) : int(start) + count])
+
     def read(self, root: Path) -> Contents:
         """Read Cifar-100, its training and test images alike, and choose what goes into each collage."""
         source = Cifar100(train=0, test=0).read(root)
