@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from winnow.studies import (
     average_pooling,
     ccp_mnist,
+    collage,
     components,
     cub_losses,
     cub_poolings,
@@ -41,6 +42,7 @@ STUDIES: Mapping[str, Study] = {
     "delta-cover": delta_cover.study,
     "losses": losses.study,
     "poolings": poolings.study,
+    "collage": collage.study,
     "ccp-mnist": ccp_mnist.study,
     "cub-losses": cub_losses.study,
     "cub-poolings": cub_poolings.study,

@@ -1,0 +1,154 @@
+"""Pretraining by classification: what small networks start from, since nobody publishes weights for them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+
+from winnow.data import ImageSet
+from winnow.files import write_atomically, write_text
+from winnow.models.backbone import Backbone
+from winnow.models.resnet_cifar import ResNetCifar
+from winnow.seeding import own_randomness
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a classifier is trained: SGD with Nesterov's momentum under one cycle of the learning rate.
+
+    Attributes:
+        epochs: Passes over the images.
+        batch: Images in a step.
+        lr: The highest learning rate of the cycle.
+        weight_decay: L2 penalty.
+        shift: Pixels by which images are moved at most, up or down and left or right; half of them are mirrored.
+        seed: Of all that is random.
+    """
+
+    epochs: int = 40
+    batch: int = 512
+    lr: float = 0.4
+    weight_decay: float = 5e-4
+    shift: int = 4
+    seed: int = 0
+
+
+def pretrain(
+    target: Path,
+    train: ImageSet,
+    held_out: ImageSet,
+    recipe: Recipe,
+    *,
+    note: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Train a ResNet-20 to name the classes of small images, and keep its weights without the classifier.
+
+    What was trained before with the same images and recipe is kept.
+
+    Args:
+        target: The .safetensors file for the weights, as `backbone.weights` takes it; a .json beside it tells of them.
+        train: Images of one size to learn from.
+        held_out: Images of the same classes to measure its accuracy on.
+        recipe: How.
+        note: Told how it went.
+
+    Returns:
+        What the .json file holds: images, classes, the recipe, and the accuracy on the held-out images.
+    """
+    asked = {"images": len(train), "classes": len(train.class_names), "held_out": len(held_out),
+             "fingerprint": train.fingerprint(), "recipe": asdict(recipe)}  # fmt: skip
+    known = read_record(target)
+    if known is not None and target.is_file() and all(known.get(key) == value for key, value in asked.items()):
+        return known
+    started = time.perf_counter()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with own_randomness():
+        torch.manual_seed(recipe.seed)
+        network = ResNetCifar()
+        backbone = Backbone(network, level=None, width=network.num_features, freeze_batch_norm=False)
+        model = nn.Sequential(backbone, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                              nn.Linear(backbone.width, len(train.class_names))).to(device)  # fmt: skip
+        _fit(model, _pixels(train, device), torch.from_numpy(train.labels).to(device), recipe)
+    right = accuracy(model, _pixels(held_out, device), torch.from_numpy(held_out.labels).to(device))
+    state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
+    from safetensors.torch import save_file
+
+    write_atomically(target, lambda partial: save_file(state, partial))
+    record = {**asked, "accuracy": round(right, 4), "seconds": round(time.perf_counter() - started, 1)}
+    write_text(target.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
+    note(f"{target.stem}: {100 * right:.1f} % of the held-out images named rightly after {record['seconds']} s")
+    return record
+
+
+def read_record(target: Path) -> dict[str, Any] | None:
+    """Return what is told beside a file of weights; None where nothing is."""
+    try:
+        record: dict[str, Any] = json.loads(target.with_suffix(".json").read_text(encoding="utf-8"))
+        return record
+    except (OSError, ValueError):
+        return None
+
+
+def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Move each image by a random whole number of pixels, with black coming in, and mirror half of them.
+
+    Args:
+        images: (B, C, h, w).
+        most: Pixels by which each is moved at most, in both directions.
+        generator: On the images' device.
+    """
+    count, _, height, width = images.shape
+    device = images.device
+    moves = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator, device=device)
+    rows = moves[0] + torch.arange(height, device=device)
+    columns = moves[1] + torch.arange(width, device=device)
+    mirrored = torch.rand(count, 1, generator=generator, device=device) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    padded = pad(images, [most] * 4)
+    which = torch.arange(count, device=device)[:, None, None]
+    # Indices before and after the colours put these last.
+    return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+@torch.inference_mode()
+def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor, batch: int = 1000) -> float:
+    """Return the share of images (N, 3, h, w), as bytes, whose label a model names."""
+    model.eval()
+    named = [model(part / 255).argmax(dim=1) for part in torch.split(pixels, batch)]
+    return float((torch.cat(named) == labels).float().mean())
+
+
+def _fit(model: nn.Module, pixels: Tensor, labels: Tensor, recipe: Recipe) -> None:
+    count = len(labels)
+    batch = min(recipe.batch, count)
+    steps = count // batch
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay, nesterov=True
+    )
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, recipe.epochs * steps)
+    generator = torch.Generator(pixels.device).manual_seed(recipe.seed)
+    model.train()
+    for _ in range(recipe.epochs):
+        order = torch.randperm(count, generator=generator, device=pixels.device)
+        for rows in order[: steps * batch].view(steps, batch):
+            images = shifted(pixels[rows], recipe.shift, generator) / 255
+            loss = cross_entropy(model(images), labels[rows])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            cycle.step()
+
+
+def _pixels(images: ImageSet, device: torch.device) -> Tensor:
+    """Return all images (N, 3, h, w) as bytes in the device's memory."""
+    read = np.stack([np.asarray(images.read(index)) for index in range(len(images))])
+    return torch.from_numpy(read).permute(0, 3, 1, 2).contiguous().to(device)

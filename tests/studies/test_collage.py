@@ -1,0 +1,144 @@
+"""The study of collages: which runs it plans, what it says of them, and all of it on a few made-up pictures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow.data.sets import DATASETS
+from winnow.data.sets.cifar100 import CLASSES
+from winnow.data.sets.cifar_collage import CifarCollage
+from winnow.errors import DataError
+from winnow.pooling import POOLINGS
+from winnow.studies import collage
+from winnow.studies.base import Task
+from winnow.studies.collage import DISTILLED, FULL, SMALL, TRAINING
+from winnow.studies.collage_report import table, told
+from winnow.studies.made_cifar import make_cifar
+from winnow.studies.pretrain import Recipe
+from winnow.training.learner import check_objective, check_parts
+
+TINY = replace(
+    SMALL,
+    methods=("GAP", "GSP", DISTILLED),
+    words=["backbone.train=frozen", "train.steps=2", "train.eval_every=1", "train.device=cpu"],
+    recipe=Recipe(epochs=1, batch=20, lr=0.05),
+    made=(1, 1),
+)
+
+
+def result(value: float, seed: int = 0) -> dict[str, Any]:
+    return {"config": {"seed": seed}, "metrics": {"test": {"MAP@R": value / 100, "P@1": 0.5}}}
+
+
+def test_parts_share_no_classes() -> None:
+    collages = DATASETS["cifar_collage"]
+    assert isinstance(collages, CifarCollage)
+    parts = {part: set(collages.classes_of(part)) for part in ("train", "val", "test")}
+    assert [len(classes) for classes in parts.values()] == [40, 20, 40]
+    assert set().union(*parts.values()) == set(CLASSES)
+
+
+def test_every_pooling_takes_part_with_both_losses_and_backbones(tmp_path: Path) -> None:
+    compared = collage.comparison(FULL, tmp_path, None)
+    planned = [compared.plan(method, 0, tmp_path).config for method in compared.methods]
+    for config in planned:
+        check_parts(config)
+        check_objective(config)
+        assert (config.train.classes_per_batch, config.train.samples_per_class, config.train.lr) == (16, 4, 1e-3)
+        assert (config.plateau.factor, config.plateau.patience) == (0.5, 5)
+        alone = config.data.path == "cifar_collage_distilled"
+        assert config.image.crop == config.image.resize == (32 if alone else 64)
+    tried = {(config.pooling["name"], config.loss["name"], config.backbone.weights) for config in planned}
+    files = [str(path) for path in collage.weights_of(tmp_path).values()]
+    assert tried == {(name, loss, path) for name in POOLINGS for loss in ("c2", "proxy_nca") for path in files}
+    gsp = planned[1]
+    assert [gsp.pooling[key] for key in ("name", "prototypes", "mu", "eps")] == ["gsp", 64, 0.2, 10.0]
+    assert {config.zsr.weight for config in planned} == {0.0, 0.5}
+    names = [compared.plan(method, seed, tmp_path).folder.path for method in compared.methods for seed in FULL.seeds]
+    assert len(set(names)) == len(names) == 4 * len(collage.METHODS) * len(FULL.seeds)
+    # What a short sitting trains: the backbone that has seen no test class, and the pooling in question.
+    first = [method.name for method in compared.methods[:4]]
+    assert first == [f"{name}, C2, {TRAINING}" for name in ("GAP", "GSP", "GSP + ZSR", DISTILLED)]
+    assert [len(config.data.path) for config in planned[:3]] == [len("cifar_collage")] * 3
+
+
+def test_made_up_files_are_read_as_the_original(tmp_path: Path) -> None:
+    make_cifar(tmp_path, train=2, test=1)
+    cifar, collages = DATASETS["cifar100"].load(tmp_path), DATASETS["cifar_collage"].load(tmp_path)
+    assert np.bincount(cifar.train.labels).tolist() == [2] * 100
+    assert [len(images) for images in (collages.train, collages.val or (), collages.test)] == [96, 48, 96]
+    assert collages.missing["test"]["found"] == 96
+    stamp = (tmp_path / "train.bin").stat().st_mtime_ns
+    make_cifar(tmp_path, train=2, test=1)
+    assert (tmp_path / "train.bin").stat().st_mtime_ns == stamp
+
+
+def test_the_whole_study_on_a_few_pictures(tmp_path: Path) -> None:
+    notes: list[str] = []
+    task = Task(small=True, runs=tmp_path / "runs", note=notes.append)
+    found = collage.run(task, TINY)
+    assert [row["pooling"] for row in found.rows] == list(TINY.methods)
+    assert all(row[f"{loss}, {seen}"] is not None for row in found.rows for loss in ("C2", "PNCA")
+               for seen in collage.weights_of(task.runs))  # fmt: skip
+    assert "missing" not in found.rows[0]
+    assert "40 training images of 40 classes" in found.text
+    assert "100 training images of 100 classes" in found.text
+    assert "the documents report" not in found.text, "made-up pictures bear no claim"
+    assert len(found.details["runs"]) == 12
+    assert (task.runs / "heat_maps.png").stat().st_size > 0
+    assert len(found.figure.axes) == 2
+    json.dumps(found.details)
+
+    # Again: nothing is trained, not even begun.
+    stamps = {path: path.stat().st_mtime_ns for path in task.runs.rglob("*.safetensors")}
+    again = collage.run(replace(task, only_finished=True), TINY)
+    assert again.rows == found.rows
+    assert again.text == found.text
+    assert {path: path.stat().st_mtime_ns for path in task.runs.rglob("*.safetensors")} == stamps
+
+
+def test_without_data_nothing_is_trained_and_all_is_missing(tmp_path: Path) -> None:
+    task = Task(small=False, data=tmp_path / "none", runs=tmp_path / "runs", only_finished=True)
+    found = collage.run(task, FULL)
+    assert "0 of 288 runs are in: `winnow study collage --full`" in found.text
+    assert "seeds 0, 1, 2" in found.rows[0]["missing"]
+    with pytest.raises(DataError, match="no folder"):
+        collage.run(replace(task, only_finished=False), FULL)
+    assert not list(tmp_path.rglob("config.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({}, "no other pooling is ahead of it (as the documents report)"),
+        ({"NetVLAD 8x16": 60.0}, "ahead of it: NetVLAD 8x16 (as the documents report)"),
+        ({"DeLF": 60.0}, "ahead of it: DeLF (unlike what the documents report)"),
+        ({"GAP": 40.0}, "no other pooling is ahead of it (unlike what the documents report)"),
+    ],
+)
+def test_the_text_stands_beside_the_documents(others: dict[str, float], said: str) -> None:
+    values = {"GAP": 30.0, "GSP": 47.0, "GSP + ZSR": 48.5, DISTILLED: 55.0} | others
+    found = {(TRAINING, "C2"): {name: [result(value)] for name, value in values.items()}}
+    text = told(found, {TRAINING: None}, (0,), "winnow study collage --full", frozen=False, made=False)
+    assert said in text
+    assert f"with ZSR {48.5 - values['GAP']:+.1f}; the distilled bound is {55 - values['GAP']:+.1f}" in text
+    assert "runs are in" not in text
+
+
+def test_the_table_has_means_deviations_and_what_is_missing() -> None:
+    found = {
+        (TRAINING, "C2"): {"GAP": [result(20, 0), result(24, 1)], "GSP": []},
+        (TRAINING, "PNCA"): {"GAP": [result(30, 0)], "GSP": [result(31, 1)]},
+    }
+    rows = table(found, (0, 1))
+    assert rows[0][f"C2, {TRAINING}"] == 22.0
+    assert rows[0][f"C2, {TRAINING}: sd"] == pytest.approx(2.83)
+    assert rows[0]["missing"] == f"PNCA, {TRAINING}: seeds 1"
+    assert rows[1][f"C2, {TRAINING}"] is None
+    assert rows[1]["missing"] == f"C2, {TRAINING}: seeds 0, 1; PNCA, {TRAINING}: seeds 0"

@@ -1,0 +1,80 @@
+"""Pretraining by classification: what it learns, and that it is done once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from winnow.data.sets.pixels import PixelSet
+from winnow.models.backbone import build_backbone
+from winnow.models.config import BackboneConfig
+from winnow.studies.pretrain import Recipe, pretrain, read_record, shifted
+
+
+def coloured(count: int, seed: int) -> PixelSet:
+    """Noisy images whose strongest colour is the class."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count, dtype=np.int64) % 3
+    pixels = rng.integers(0, 120, size=(count, 32, 32, 3))
+    pixels[np.arange(count), :, :, labels] += 100
+    return PixelSet(pixels.astype(np.uint8), labels, ("red", "green", "blue"), "coloured")
+
+
+def test_shifts_are_those_of_a_loop_over_images() -> None:
+    images = torch.randint(1, 256, (40, 3, 6, 5), dtype=torch.uint8)
+    moved = shifted(images, 2, torch.Generator().manual_seed(1))
+    assert moved.shape == images.shape
+    assert moved.dtype == images.dtype
+    padded = torch.zeros(40, 3, 10, 9, dtype=torch.uint8)
+    padded[:, :, 2:8, 2:7] = images
+    seen = set()
+    for image, ground in zip(moved, padded, strict=True):
+        ways = {
+            (top, left, mirrored)
+            for top in range(5)
+            for left in range(5)
+            for mirrored in (False, True)
+            for cut in [ground[:, top : top + 6, left : left + 5]]
+            if torch.equal(image, cut.flip(2) if mirrored else cut)
+        }
+        assert len(ways) == 1, "each is a shift of its own image"
+        seen |= ways
+    assert len({top for top, _, _ in seen}) == 5
+    assert len({left for _, left, _ in seen}) == 5
+    assert len({mirrored for _, _, mirrored in seen}) == 2
+
+
+def test_it_learns_and_its_weights_are_a_backbones(tmp_path: Path) -> None:
+    target, recipe = tmp_path / "made" / "weights.safetensors", Recipe(epochs=6, batch=16, lr=0.05)
+    train, held_out = coloured(90, 0), coloured(30, 1)
+    drawn = torch.get_rng_state()
+    record = pretrain(target, train, held_out, recipe)
+    assert torch.equal(torch.get_rng_state(), drawn), "the caller's random numbers are its own"
+    assert record["accuracy"] > 0.9
+    assert (record["images"], record["classes"], record["held_out"]) == (90, 3, 30)
+    backbone = build_backbone(BackboneConfig(name="resnet20", weights=str(target)))
+    backbone.eval()
+    assert bool(backbone(torch.zeros(1, 3, 32, 32)).isfinite().all())
+    assert float(backbone.network[0][1].running_mean.abs().sum()) > 0, "statistics of the images came along"
+
+    stamp = target.stat().st_mtime_ns
+    assert pretrain(target, train, held_out, recipe) == record == read_record(target)
+    assert target.stat().st_mtime_ns == stamp, "what is there is kept"
+    other = pretrain(target, train, held_out, Recipe(epochs=1, batch=16, lr=0.05))
+    assert target.stat().st_mtime_ns != stamp, "another recipe makes other weights"
+    assert other["recipe"]["epochs"] == 1
+
+
+def test_the_same_seed_makes_the_same_weights(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.safetensors" for name in "ab"]
+    for target in files:
+        pretrain(target, coloured(24, 0), coloured(6, 1), Recipe(epochs=1, batch=12))
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_damaged_records_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    assert read_record(tmp_path / "a.safetensors") is None
+    assert read_record(tmp_path / "b.safetensors") is None
