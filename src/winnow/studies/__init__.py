@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from winnow.studies import (
     average_pooling,
+    ccp_alternate,
     ccp_mnist,
     collage,
     components,
@@ -44,6 +45,7 @@ STUDIES: Mapping[str, Study] = {
     "poolings": poolings.study,
     "collage": collage.study,
     "ccp-mnist": ccp_mnist.study,
+    "ccp-alternate": ccp_alternate.study,
     "cub-losses": cub_losses.study,
     "cub-poolings": cub_poolings.study,
 }

@@ -1,0 +1,142 @@
+"""Alternating problems against a single one, and the steps they take (Fig. 3.7 and Table 3.3)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.studies.base import Findings, Task
+from winnow.studies.ccp_sweeps import EVERY, LOSSES, NEVER, WHERE, ccp, compare, train
+from winnow.studies.cub_losses import XBM
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.sweeps import Found, deviation, findings, scores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = ("", ", one problem", " + CCP")
+THESIS = {
+    "C2": (62, 114), "C2 + XBM": (81, 93), "C2 + CCP": (69, 127), "MS": (67, 98), "MS + CCP": (91, 131),
+    "Triplet": (93, 73), "Triplet + CCP": (124, 115),
+}  # fmt: skip
+"""Thousands of steps on SOP and In-shop (Table 3.3)."""
+LEAST, MOST = 10, 35  # percent more steps with CCP, as the documents say
+
+
+def comparison(task: Task) -> Comparison:
+    """Return each pair loss within the batch, with one problem's proxies and with CCP; C2 with a memory too."""
+    memory = ["references=memory", "references.batches=10", "references.start=50"] if task.small else XBM
+    methods = []
+    for loss, own in LOSSES[task.small].items():
+        words = {"": [], ", one problem": ccp(patience=NEVER), " + CCP": ccp()}
+        if loss == "C2":
+            words[" + XBM"] = memory
+        methods += [Method(loss + kind, [*own, *extra], kind.lstrip(", +") or "batch", _thesis(loss + kind))
+                    for kind, extra in words.items()]  # fmt: skip
+    return compare(methods, task)
+
+
+def _thesis(name: str) -> dict[str, str]:
+    return {"thesis, steps on SOP / In-shop": "{}K / {}K".format(*THESIS[name])} if name in THESIS else {}
+
+
+def study(task: Task) -> Findings:
+    """CCP's alternating problems beside a single problem, the plain loss and a memory (Fig. 3.7, Table 3.3).
+
+    Cost: 1 minute (20 runs); in full 30 runs on CUB-200-2011 and a GPU.
+    """
+    compared = comparison(task)
+    found = train(compared, task)
+    rows = compared.rows(found, task.command("ccp-alternate"))
+    for row in rows:
+        runs = found[row["method"]]
+        row["total steps"] = round(statistics.mean(run["steps"] for run in runs)) if runs else None
+        solved = [steps for run in runs for steps in solved_steps(run)]
+        counts = [len(run.get("problems") or []) for run in runs]
+        row["problems"] = round(statistics.mean(counts), 1) if any(counts) else None
+        row["steps of a problem, median"] = statistics.median(solved) if solved else None
+    losses = list(LOSSES[task.small])
+    steps, spread = {row["method"]: row["total steps"] for row in rows}, deviation(found)
+    parts = [told(loss, scores(found), steps, spread) for loss in losses]
+    least = 4 * (EVERY if task.small else 25)  # the first validation is a gain, three more are none
+    parts.append(told_steps([steps for runs in found.values() for run in runs for steps in solved_steps(run)], least))
+    limit = [
+        name for name, runs in found.items() if any(run["steps"] >= run["config"]["train"]["steps"] for run in runs)
+    ]
+    if limit:
+        parts.append(f"Runs of {', '.join(limit)} ended at the limit of steps, which hides longer ones.")
+    begin = (
+        f"{WHERE[task.small]}. The documents say that alternating proxies helps beyond having proxies at all, at "
+        f"{LEAST} to {MOST} % more steps (Table 3.3, on SOP and In-shop). One problem has CCP's first proxies and goes "
+        f"on with them. Seeds deviate by up to {spread:.2f} points."
+    )
+    return findings(task, "ccp-alternate", "Alternating problems", " ".join([begin, *parts]), compared, found,
+                    draw(losses, found), rows)  # fmt: skip
+
+
+def solved_steps(run: Mapping[str, Any]) -> list[int]:
+    """Return the steps of a run's problems, without the last, which the run's end cut off."""
+    return [problem["steps"] for problem in (run.get("problems") or [])[:-1]]
+
+
+def told(loss: str, reached: Mapping[str, float], steps: Mapping[str, int | None], deviation: float = 0.0) -> str:
+    """Check: with alternating problems a loss is better than with one, and takes 10 to 35 % more steps than alone."""
+    plain, one, both = (loss + kind for kind in KINDS)
+    before, after = steps.get(plain), steps.get(both)
+    if not {plain, one, both} <= set(reached) or before is None or after is None:
+        return f"With {loss} runs are missing."
+
+    def better_than(other: str) -> str:
+        gain = reached[both] - reached[other]
+        doubt = ", by less than seeds deviate" if abs(gain) < deviation else ""
+        return f"{'agrees' if gain > 0 else 'does not agree'} ({gain:+.2f}{doubt})"
+
+    more = 100 * (after / before - 1)
+    within = "agrees" if LEAST <= more <= MOST else "agrees in the direction only" if more > 0 else "does not agree"
+    return (
+        f"With {loss} CCP has {reached[both]:.2f}, one problem {reached[one]:.2f} and the batch alone "
+        f"{reached[plain]:.2f}: that alternating helps {better_than(one)}, that CCP improves the loss "
+        f"{better_than(plain)}. It took {more:+.0f} % steps, which {within}."
+    )
+
+
+def told_steps(solved: Sequence[int], least: int) -> str:
+    """Check: most problems last longer than the fewest steps a problem can take; some do not."""
+    if not solved:
+        return "No problem was solved before a run's end, so that their steps cannot be told."
+    short = sum(steps <= least for steps in solved)
+    return (
+        f"The documents say that problems are not left at the first chance, though some are short. Of {len(solved)} "
+        f"solved problems {short} took the fewest steps there can be ({least}), the median is "
+        f"{statistics.median(solved):g} and the longest took {max(solved)}, which "
+        f"{'agrees' if 2 * short < len(solved) else 'does not agree'} (fewer than half are left at once)."
+    )
+
+
+@styled
+def draw(losses: Sequence[str], found: Found) -> Figure:
+    """Draw MAP@R of every loss in each way, and how many steps problems took."""
+    figure = new_figure(8.4, 3.4)
+    left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1.5, 1]})
+    kinds = {"batch": "", "one problem": ", one problem", "CCP": " + CCP", "XBM": " + XBM"}
+    colours = method_colours(kinds)
+    for place, loss in enumerate(losses):
+        for offset, (kind, end) in enumerate(kinds.items()):
+            values = [100 * run["metrics"]["test"]["MAP@R"] for run in found.get(loss + end, [])]
+            if values:
+                x = place + 0.2 * (offset - 1.5)
+                left.plot([x - 0.07, x + 0.07], [statistics.mean(values)] * 2, color=colours[kind], linewidth=4)
+                left.plot([x] * len(values), values, ".", color=INK, markersize=3)
+    left.legend([left.plot([], color=colour, linewidth=4)[0] for colour in colours.values()], list(colours),
+                fontsize=8, ncols=2)  # fmt: skip
+    left.set_xticks(range(len(losses)), losses)
+    left.margins(y=0.35)  # for the legend
+    left.set_title("MAP@R on unseen classes, %")
+    solved = [[steps for run in found.get(f"{loss} + CCP", []) for steps in solved_steps(run)] for loss in losses]
+    right.hist(solved, bins=12, stacked=True, label=list(losses), color=list(method_colours(losses).values()))
+    right.set_title("Steps of a problem")
+    right.set_ylabel("problems")
+    right.legend(fontsize=8)
+    return figure
