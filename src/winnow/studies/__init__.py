@@ -25,6 +25,7 @@ from winnow.studies import (
     summary,
     tokens,
     toy_map,
+    zero_shot,
 )
 from winnow.studies.base import Findings, Study, Task, write_findings
 
@@ -32,6 +33,7 @@ STUDIES: Mapping[str, Study] = {
     "summary": summary.study,
     "toy-map": toy_map.study,
     "tokens": tokens.study,
+    "zero-shot": zero_shot.study,
     "iterations": iterations.study,
     "average-pooling": average_pooling.study,
     "mu": mu.study,
