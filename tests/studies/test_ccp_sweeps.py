@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
-from winnow.studies import STUDIES, Task, ccp_alternate, ccp_sweeps, single_emoji
+from winnow.studies import STUDIES, Task, ccp_alternate, ccp_batch, ccp_pool, ccp_sweeps, single_emoji
 from winnow.studies.methods import Comparison
 from winnow.training.learner import check_objective, check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
-SWEEPS = {"ccp-alternate": ccp_alternate}
+SWEEPS = {"ccp-alternate": ccp_alternate, "ccp-pool": ccp_pool, "ccp-batch": ccp_batch}
 
 
 @pytest.fixture
@@ -24,12 +24,16 @@ def tiny(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_folder(classes=9, images=6)
 
     def compare(methods, task, **_):
-        small = ["pooling=gap", "references.per_class=2", "references.pool=3"]
+        small = ["references.per_class=2", "references.pool=3"] if "pool" not in methods[-1].facts else []
         tiny = [word for word in TINY if not word.startswith("pooling")]
-        base = [f"data={folder}", *tiny, "train.device=cpu", "train.steps=8", "train.eval_every=1"]
-        own = [[*method.words, *(small if "references=ccp" in method.words else small[:1])] for method in methods]
+        base = [f"data={folder}", *tiny, "pooling=gap", "train.device=cpu", "train.steps=8", "train.eval_every=1"]
+        own = [[*method.words, *(small if "references=ccp" in method.words else [])] for method in methods]
         return Comparison([replace(one, words=words) for one, words in zip(methods, own, strict=True)], (0,), base)
 
+    monkeypatch.setattr(ccp_alternate, "LOSSES", {True: {"C2": ["loss=c2"]}})
+    monkeypatch.setattr(ccp_pool, "PROXIES", (1, 2))
+    monkeypatch.setattr(ccp_pool, "POOLS", {True: (3,)})
+    monkeypatch.setattr(ccp_batch, "BATCHES", (8, 12))
     monkeypatch.setattr(single_emoji, "make_single_emoji", lambda folder: folder)
     for module in SWEEPS.values():
         monkeypatch.setattr(module, "compare", compare)
@@ -52,6 +56,12 @@ def test_every_planned_run_is_what_its_name_says(name: str, small: bool, tmp_pat
         assert alternates == ("CCP" in method.name)
         assert (references["name"] == "memory") == ("XBM" in method.name)
         assert (references["name"] == "ccp" and not alternates) == ("one problem" in method.name)
+        if " of " in method.name:
+            picked, pool = map(int, method.name.split(", ")[1].split(" of "))
+            assert (references["per_class"], references["pool"]) == (picked, pool)
+        if "batch" in method.name:
+            batch = run.config.train.classes_per_batch * run.config.train.samples_per_class
+            assert f"batch {batch}" in method.name
     assert len(names) == len(compared.methods)
     assert (compared.file is None) == small
 
@@ -110,3 +120,27 @@ def test_short_problems_are_counted_without_the_last() -> None:
     assert "1 took the fewest steps there can be (40), the median is 90" in ccp_alternate.told_steps([40, 90, 100], 40)
     assert "does not agree" in ccp_alternate.told_steps([40, 40, 100], 40)
     assert "cannot be told" in ccp_alternate.told_steps([], 40)
+
+
+def test_pools_are_checked_against_every_claim() -> None:
+    def grid(one: tuple[float, ...], four: tuple[float, ...], eight: tuple[float, ...]) -> dict[tuple[int, int], float]:
+        values = zip(ccp_pool.PROXIES, (one, four, eight), strict=True)
+        return {(k, b): score for k, row in values for b, score in zip((k, 12, 20), row, strict=True)}
+
+    text = ccp_pool.told(grid((10, 10, 10), (11, 12, 12), (12, 13, 13.5)), 9.0, (12, 20), 0.1)
+    assert text.count("agrees") == 4
+    assert "1: +0.00, 4: +1.00, 8: +1.50" in text
+    assert "have 10.00, 11.67, 12.83 in the mean" in text
+    text = ccp_pool.told(grid((13, 14, 14), (12, 11, 11), (11, 12, 12)), 13.0, (12, 20), 0.1)
+    assert text.count("does not agree") == 4
+    assert "missing" in ccp_pool.told({(1, 1): 1.0}, 1.0, (12, 20))
+
+
+def test_batches_are_checked_against_both_claims() -> None:
+    rising, level = {16: 1.0, 32: 2.0, 64: 3.0, 128: 4.0}, {16: 3.8, 32: 4.0, 64: 4.0, 128: 4.1}
+    text = ccp_batch.told(rising, level)
+    assert text.count("which agrees") == 2
+    assert "ahead with 4 of 4" in text
+    text = ccp_batch.told(level | {128: 3.0}, rising)
+    assert text.count("does not agree") == 2
+    assert "missing" in ccp_batch.told(rising, {16: 1.0})

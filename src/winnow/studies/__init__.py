@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from winnow.studies import (
     average_pooling,
     ccp_alternate,
+    ccp_batch,
     ccp_mnist,
+    ccp_pool,
     collage,
     components,
     cub_losses,
@@ -48,6 +50,8 @@ STUDIES: Mapping[str, Study] = {
     "collage": collage.study,
     "ccp-mnist": ccp_mnist.study,
     "ccp-alternate": ccp_alternate.study,
+    "ccp-pool": ccp_pool.study,
+    "ccp-batch": ccp_batch.study,
     "cub-losses": cub_losses.study,
     "cub-poolings": cub_poolings.study,
 }

@@ -104,7 +104,7 @@ def curves(
     Args:
         found: Results by the name of their method.
         lines: For each loss, the setting's value to the method's name.
-        baselines: For each loss, the method that the others are compared with.
+        baselines: For each loss, the method that the others are compared with, if any.
         label: What the setting is.
         title: Of the figure.
         log: Whether the setting is spread over orders of magnitude.
@@ -119,7 +119,7 @@ def curves(
         spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in shown.values()])
         axes.plot(list(shown), mean, "o-", color=colours[loss], markersize=3.5, label=loss)
         axes.fill_between(list(shown), mean - spread, mean + spread, color=colours[loss], alpha=0.15, linewidth=0)
-        base = scores({loss: found[baselines[loss]]})
+        base = scores({loss: found[baselines[loss]]}) if loss in baselines else {}
         if base:
             axes.axhline(base[loss], color=colours[loss], linestyle=(0, (4, 3)), linewidth=1, label=baselines[loss])
     if log:
