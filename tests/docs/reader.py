@@ -1,0 +1,174 @@
+"""A reader who follows a page to the letter: runs its Python, saves its files, types its commands.
+
+Liberties are taken, so that all pages take a minute: commands get more words behind their own, which make them small
+(`SMALLER`), and of the embedded set they see some classes alone (`in_small`). What a page takes for granted, such as
+`photos`, is there when it is first named (`Belongings`).
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import start
+import yaml
+from fastapi.testclient import TestClient
+
+import winnow.data.emoji
+import winnow.demo.run
+import winnow.serve.run
+import winnow.training.prepare
+import winnow.training.run
+from tests.docs.blocks import Block, words_of
+from winnow.cli import run
+from winnow.data import Splits
+from winnow.data.emoji import load_emoji
+from winnow.serve import create_app
+from winnow.training import make_config
+
+TINY = ["image.resize=32", "image.crop=32", "train.steps=2", "train.eval_every=1", "train.start=random",
+        "train.device=cpu"]  # fmt: skip
+SMALLER: dict[str, list[str]] = {
+    "demo": ["--seeds", "1", "--steps", "2"],
+    "train": TINY,
+    "tune": [*TINY, "--trials", "2"],
+    "protocol": TINY,
+    "serve": ["--port", "0"],  # two tests at a time would both want the same
+    "bench evaluate": ["--count", "200", "--deep", "0", "--repeats", "1", "--dim", "8"],
+    "bench index": ["--count", "10000", "--queries", "4", "--images", "2", "--repeats", "1"],
+    "bench pooling": ["--batch", "2", "--size", "9x8x4", "--repeats", "1"],
+    "bench serve": ["--seconds", "0.5", "--clients", "1"],
+    "bench train": ["--backbone", "resnet20", "--crop", "32", "--batch", "8", "--pack", "1", "--steps", "1",
+                    "--repeats", "1"],
+}  # fmt: skip
+"""What is added to a command; of what is given twice the last counts."""
+
+
+class Belongings:
+    """What pages take for granted, made once: from the name on a page to the file or folder it is."""
+
+    def __init__(self, made: dict[str, Path]) -> None:
+        self.made = made
+
+    def provide(self, words: Sequence[str]) -> None:
+        """Put what words name into the current folder, unless it is there or the command is about to make it."""
+        words = [*words, *(word for file in words if file.endswith(".yaml") for word in Path(file).read_text().split())]
+        outs = {following for word, following in pairwise(words) if word in ("--out", "-o")}
+        for name, source in self.made.items():
+            named = any(word.rpartition("=")[2] == name or word.startswith(f"{name}/") for word in words)
+            if named and name not in outs and not Path(name).exists():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copytree(source, name) if source.is_dir() else shutil.copy(source, name)
+
+
+class Reader:
+    """Follows one page in the current folder; names of its Python live as long as the page."""
+
+    def __init__(self, belongings: Belongings) -> None:
+        self.belongings = belongings
+        self.names: dict[str, Any] = {"__name__": "page"}
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says."""
+        if block.title is not None:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            # Blank lines in front, so that a traceback has the page's own line numbers.
+            exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), self.names)
+        if block.language == "yaml":
+            make_config(yaml.safe_load(block.text))
+        for line in block.commands():
+            self.type(line, f"{block.page.name}:{block.line}: {line}")
+
+    def type(self, line: str, where: str) -> None:
+        """Run one line of a console in this process; it has to end well."""
+        words, target = words_of(line)
+        variables = [words.pop(0) for _ in list(words) if "=" in words[0]]
+        self.belongings.provide(words)
+        said = StringIO()
+        before = dict(os.environ)
+        os.environ.update(word.split("=", 1) for word in variables)
+        try:
+            with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
+                in_small(patch)
+                code = PROGRAMS[words[0]](words[1:])
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        assert code == 0, f"{where} ended with {code}\n{said.getvalue()}"
+        if target is not None:
+            Path(target).write_text(said.getvalue(), encoding="utf-8")
+
+
+def call_winnow(words: list[str]) -> int:
+    """Run the command line, small."""
+    if "--resume" in words:  # which is for a run that was broken off
+        for result in Path(words[words.index("--resume") + 1]).rglob("result.json"):
+            result.unlink()
+        return ended(run, ["winnow", *words])
+    more = SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), []))
+    return ended(run, ["winnow", *words, *more])
+
+
+def call_start(words: list[str]) -> int:
+    """Do what `start.py` does once it has made the environment, which is the one that these tests run in."""
+    assert words[0] == "start.py"
+    program = start.TASKS[words[1]][1][-1]
+    return call_winnow([*program[1:], *words[2:]]) if program[0] == "winnow" else 0
+
+
+def call_python(words: list[str]) -> int:
+    """Run a script that the page has told to write."""
+    return ended(lambda: runpy.run_path(words[0], run_name="__main__"), words)
+
+
+PROGRAMS: dict[str, Callable[[list[str]], int]] = {
+    "winnow": call_winnow, "python3": call_start, "python": call_python
+}  # fmt: skip
+
+
+def ended(work: Callable[[], object], words: list[str]) -> int:
+    """Return the exit code of a program that takes its words from `sys.argv`."""
+    before = sys.argv
+    sys.argv = words
+    try:
+        work()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def look_at_the_service(index: Any, listening: Any, host: str, *, limits: Any, token: str | None) -> None:
+    """Stand in for `winnow.serve.run.serve`, which ends with Ctrl-C: ask for the page and for a search, and leave."""
+    listening.close()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with TestClient(create_app(index, limits=limits, token=token), headers=headers) as client:
+        assert "winnow" in client.get("/").text
+        assert client.get(f"/api/similar/{int(index.ids[0])}").json()["neighbours"]
+
+
+def small_emoji(**settings: Any) -> Splits:
+    """Return some classes of the embedded set, with few images."""
+    whole = load_emoji(**{**settings, "images_per_class": 2})
+    assert whole.test is not None
+    shown = whole.test.class_names.index("hot beverage")
+    return Splits(whole.train.of_classes(range(12)), whole.val.of_classes(range(6)),
+                  whole.test.of_classes(range(shown - 6, shown + 1)))  # fmt: skip
+
+
+def in_small(patch: pytest.MonkeyPatch) -> None:
+    """Have commands see little, and a service end by itself."""
+    for module in (winnow.demo.run, winnow.training.prepare, winnow.training.run, winnow.data.emoji):
+        patch.setattr(module, "load_emoji", small_emoji)
+    patch.setattr(winnow.serve.run, "serve", look_at_the_service)

@@ -1,0 +1,40 @@
+"""Every block of the documentation runs, page by page, as a reader would run it in an empty folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, blocks, name
+from tests.docs.reader import Belongings, Reader
+
+RUN = ("python", "console", "yaml")
+NEVER_RUN = ("text", "bibtex")  # a picture of a folder or a file, a citation
+MOST_NOT_RUN = 12
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))], ids=name)
+def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
+    reader = Reader(belongings)
+    for block in blocks(page):
+        if block.language in RUN and block.reason is None:
+            reader.follow(block)
+
+
+def test_no_block_is_in_a_language_that_is_passed_over() -> None:
+    assert {block.language for page in PAGES for block in blocks(page)} <= {*RUN, *NEVER_RUN}
+    for page in PAGES:  # a fence that is not understood would be passed over as well
+        fences = page.read_text().count("```") // 2
+        assert len(blocks(page)) == fences - page.read_text().count("``` {"), page
+
+
+def test_what_is_not_run_says_why_and_is_little() -> None:
+    left_out = [block for page in PAGES for block in blocks(page) if block.reason is not None]
+    assert len(left_out) <= MOST_NOT_RUN, [f"{name(block.page)}:{block.line}" for block in left_out]
+    comments = sum(len(re.findall("^ *<!-- not run:", page.read_text(), re.MULTILINE)) for page in PAGES)
+    assert comments == len(left_out), "a comment that says why a block is not run stands before no block"
