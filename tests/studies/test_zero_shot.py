@@ -105,7 +105,7 @@ def test_the_claim_is_checked_against_the_numbers(after: tuple[float, float], sa
 
 def test_names_have_lines() -> None:
     assert broken("mu 0.2, eps 10, from nothing") == "mu 0.2, eps 10\nfrom nothing\nwithout ZSR"
-    assert broken("mu 0.2, eps 10 + ZSR") == "mu 0.2, eps 10\nZSR"
+    assert broken("mu 0.2, eps 10 + ZSR 0.5") == "mu 0.2, eps 10\nZSR 0.5"
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
@@ -115,13 +115,14 @@ def test_every_planned_run_can_be_built(small: bool, tmp_path: Path) -> None:
     (tmp_path / "pretrained" / "cifar100.safetensors").touch()
     begun = zero_shot.starts(task)
     compared, pairs = zero_shot.comparison(task, begun)
-    assert len(compared.methods) == 2 * len(pairs) == (2 if small else 8)
+    assert (len(compared.methods), len(pairs)) == ((2, 1) if small else (10, 6))
     for method in compared.methods:
         config = compared.plan(method, 0, tmp_path).config
         check_objective(config)
         check_parts(config)
         assert config.pooling["prototypes"] == 8
-        assert (config.zsr.weight > 0) == method.name.endswith("ZSR")
+        assert ("weights=random" in " ".join(method.words)) == ("nothing" in method.name)
+        assert (config.zsr.weight > 0) == ("ZSR" in method.name)
 
 
 def test_without_cifar_it_says_so(tmp_path: Path) -> None:
