@@ -30,10 +30,10 @@ CLASSES, EACH = 28, 8
 class Noise(ImageSet):
     """Images of noise, wider than high by different amounts."""
 
-    def __init__(self, short: int) -> None:
+    def __init__(self, short: int, classes: int = CLASSES) -> None:
         self.short = short
-        self.labels = np.repeat(np.arange(CLASSES, dtype=np.int64), EACH)
-        self.class_names = tuple(f"class {c}" for c in range(CLASSES))
+        self.labels = np.repeat(np.arange(classes, dtype=np.int64), EACH)
+        self.class_names = tuple(f"class {c}" for c in range(classes))
 
     def name(self, index: int) -> str:
         """Return the image's number."""
@@ -70,6 +70,7 @@ class Scene:
     store: ImageStore
     words: list[str]
     count: int
+    classes: int = CLASSES  # that the objective knows; those of the images or more
 
     def trainer(self, batch: int, *words: str) -> Trainer:
         """Build a trainer with random weights on the shared images."""
@@ -80,7 +81,7 @@ class Scene:
             warnings.simplefilter("ignore")
             embedder = Embedder.create(config).to(self.device)
         inputs = CropInputs(self.store, Crops(resize=config.image.resize, size=config.image.crop))
-        trainer = Trainer(config, build_learner(config, embedder, CLASSES), inputs, inputs)
+        trainer = Trainer(config, build_learner(config, embedder, self.classes), inputs, inputs)
         trainer.wrapped.train()
         return trainer
 

@@ -9,6 +9,7 @@ from winnow.studies import (
     average_pooling,
     ccp_alternate,
     ccp_batch,
+    ccp_cost,
     ccp_mnist,
     ccp_pool,
     collage,
@@ -52,6 +53,7 @@ STUDIES: Mapping[str, Study] = {
     "ccp-alternate": ccp_alternate.study,
     "ccp-pool": ccp_pool.study,
     "ccp-batch": ccp_batch.study,
+    "ccp-cost": ccp_cost.study,
     "cub-losses": cub_losses.study,
     "cub-poolings": cub_poolings.study,
 }
