@@ -73,6 +73,23 @@ def pooling(
     _finish(run_pooling(device=device, batches=batch, sizes=sizes, repeats=repeats, note=_tell), out_folder)
 
 
+def losses(
+    out_folder: Path = _OUT,
+    device: str = _DEVICE,
+    repeats: int = typer.Option(10, "--repeats", min=1, help="Runs of every rival; the table shows the median."),
+    classes: int = typer.Option(11318, "--classes", min=2, help="Classes, each with a proxy."),
+    dim: int = typer.Option(128, "--dim", min=1, help="Dimensions of an embedding."),
+    batch: int = typer.Option(128, "--batch", min=1, help="Queries."),
+) -> None:
+    """Losses and centre regularisers forward and backward with very many classes, against pytorch-metric-learning."""
+    from winnow.bench.losses import run_losses
+
+    found = run_losses(
+        device=device, classes=classes, width=dim, batch=min(batch, classes), repeats=repeats, note=_tell
+    )
+    _finish(found, out_folder)
+
+
 def serve(
     index: Path = typer.Argument(..., metavar="INDEX", help="An index made by `winnow index`."),
     out_folder: Path = _OUT,
@@ -102,7 +119,7 @@ def index(
     _finish(run_index(folder, count=count, queries=queries, images=images, repeats=repeats, note=_tell), out_folder)
 
 
-COMMANDS = (evaluate, index, pooling, serve, train)
+COMMANDS = (evaluate, index, losses, pooling, serve, train)
 
 
 def _tell(text: str) -> None:
