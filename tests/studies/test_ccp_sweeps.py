@@ -10,12 +10,13 @@ import pytest
 from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
-from winnow.studies import STUDIES, Task, ccp_alternate, ccp_batch, ccp_pool, ccp_sweeps, single_emoji
+from winnow.studies import STUDIES, Task, ccp_alternate, ccp_batch, ccp_geometry, ccp_pool, ccp_sweeps, single_emoji
 from winnow.studies.methods import Comparison
 from winnow.training.learner import check_objective, check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
-SWEEPS = {"ccp-alternate": ccp_alternate, "ccp-pool": ccp_pool, "ccp-batch": ccp_batch}
+SWEEPS = {"ccp-alternate": ccp_alternate, "ccp-pool": ccp_pool, "ccp-batch": ccp_batch,
+          "ccp-geometry": ccp_geometry}  # fmt: skip
 
 
 @pytest.fixture
