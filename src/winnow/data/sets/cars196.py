@@ -59,7 +59,8 @@ class Cars196(Dataset):
     def read(self, root: Path) -> Contents:
         """Read the annotations of the whole set, those of its two lists, or class folders."""
         whole = find(root, "cars_annos.mat")
-        if whole is not None:
+        # Copies of the two lists often come with the file of the whole, whose paths lead nowhere there.
+        if whole is not None and (whole.parent / "car_ims").is_dir():
             return self._listed(root, whole.parent, self._annotated(whole, "relative_im_path", ""))
         lists = [find(root, name) for name in ("cars_train_annos.mat", "cars_test_annos_withlabels.mat")]
         folders = [find(root, name) for name in ("cars_train", "cars_test")]
