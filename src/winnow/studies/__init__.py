@@ -13,6 +13,7 @@ from winnow.studies import (
     ccp_geometry,
     ccp_mnist,
     ccp_pool,
+    ccp_samples,
     collage,
     components,
     copies,
@@ -58,6 +59,7 @@ STUDIES: Mapping[str, Study] = {
     "ccp-pool": ccp_pool.study,
     "ccp-batch": ccp_batch.study,
     "ccp-cost": ccp_cost.study,
+    "ccp-samples": ccp_samples.study,
     "cub-losses": cub_losses.study,
     "cub-poolings": cub_poolings.study,
 }

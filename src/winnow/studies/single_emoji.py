@@ -6,7 +6,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from winnow.data.emoji import load_emoji
+from PIL import Image
+
+from winnow.data.emoji import EmojiCollages, load_emoji
 from winnow.data.emoji.collages import CELL
 from winnow.files import make_folder
 
@@ -30,17 +32,23 @@ def make_single_emoji(folder: Path) -> Path:
         return folder
     make_folder(folder.parent)
     splits = load_emoji(images_per_class=IMAGES, distilled=True)
+    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         made = Path(place) / folder.name
         first = 0
-        for images, count in ((splits.train, CLASSES["train"]), (splits.val, CLASSES["val"]),
-                              (splits.test, CLASSES["test"])):  # fmt: skip
+        for part, count in CLASSES.items():
+            images = parts[part]
+            assert isinstance(images, EmojiCollages), "that is what the embedded set is made of"
             for index in range(count * IMAGES):
                 own = made / f"{first + index // IMAGES:03d}"
                 own.mkdir(parents=True, exist_ok=True)
-                image = images.read(index)
-                left, top = (edge // CELL * CELL for edge in images.foreground_box(index)[:2])
-                image.crop((left, top, left + CELL, top + CELL)).save(own / f"{index % IMAGES:02d}.png")
+                foreground(images, index).save(own / f"{index % IMAGES:02d}.png")
             first += count
         shutil.move(made, folder)  # at once, so that a set that is there is whole
     return folder
+
+
+def foreground(images: EmojiCollages, index: int) -> Image.Image:
+    """Return the cell of a collage that gives its class."""
+    left, top = (edge // CELL * CELL for edge in images.foreground_box(index)[:2])
+    return images.read(index).crop((left, top, left + CELL, top + CELL))

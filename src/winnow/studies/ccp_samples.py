@@ -1,0 +1,164 @@
+"""Samples in the place of proxies, on MNIST, Fashion-MNIST or made images (section 3.3.1)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from winnow.data import MnistSet
+from winnow.data.emoji import EmojiCollages, emoji
+from winnow.data.mnist import is_mnist, read_mnist
+from winnow.data.sets import DATASETS
+from winnow.errors import ConfigError, DataError
+from winnow.files import write_text
+from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.studies import ccp_mnist
+from winnow.studies.base import Findings, Task
+from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL
+from winnow.studies.single_emoji import foreground
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+THESIS = {"samples": 98.06, "proxies": 97.21}
+METHODS = {"samples": ["references=batch"], "proxies": ["references=ccp"]}
+STEPS, SEEDS = {True: 600, False: 10_000}, {True: 2, False: 3}
+WORDS = {True: ["train.lr=1e-2", "train.eval_every=20"], False: []}  # few steps are to be large ones
+MADE = {"train": 200, "test": 60}  # images of a class
+TESTED = 2000
+
+
+def study(task: Task) -> Findings:
+    """Training against samples and against CCP's proxies, in two dimensions on MNIST (98.06 and 97.21 in 3.3.1).
+
+    Cost: 1 minute (4 runs); in full 30 minutes on MNIST or Fashion-MNIST, less on a GPU.
+    """
+    name, train, test = images(task)
+    rows: list[dict[str, Any]] = []
+    for seed in range(SEEDS[task.small]):
+        for method, words in METHODS.items():
+            row = run(task, name, method, [*words, f"seed={seed}"], train, test)
+            rows += [] if row is None else [{"method": method, "seed": seed, **row, "thesis, MNIST": THESIS[method]}]
+    settings = {"small": task.small, "data": name, "steps": STEPS[task.small], "seeds": SEEDS[task.small],
+                "proxies": PER_CLASS, "pool": POOL, "network": "small" if task.small else "resnet20",
+                "tested": len(test)}  # fmt: skip
+    text = told({method: [row["test MAP@R"] for row in rows if row["method"] == method] for method in METHODS}, name)
+    missing = len(METHODS) * SEEDS[task.small] - len(rows)
+    if missing:
+        text += f" {missing} runs are missing: `{task.command('ccp-samples')}` trains them."
+    return Findings("Samples and proxies", text, rows, draw(rows), settings)
+
+
+def images(task: Task) -> tuple[str, MnistSet, MnistSet]:
+    """Return the name of the set, its training and its test images: given, found, or in small made.
+
+    Raises:
+        DataError: where none are there and the documents' size is asked for.
+    """
+    usual = [DATASETS[name].default_root for name in ("mnist", "fashion_mnist")]
+    folders = [task.data] if task.data is not None else [*usual, ccp_mnist.FOLDER]
+    folder = next((one for one in folders if one is not None and is_mnist(one)), None)
+    if folder is None and task.small and task.data is None:
+        return "made", *make_images()
+    if folder is None:
+        raise DataError(f"no folder with the files of MNIST or Fashion-MNIST among {', '.join(map(str, folders))}: "
+                        "get one with `winnow datasets get mnist`, or name it with --data")  # fmt: skip
+    train, test = read_mnist(folder, ["train"]), read_mnist(folder, ["t10k"])
+    tested = TESTED if task.small else len(test)
+    return folder.name, train, MnistSet(test.pixels[:tested], test.labels[:tested], test.source)
+
+
+def make_images() -> tuple[MnistSet, MnistSet]:
+    """Return ten emoji in grey, 28 x 28 pixels, to train on and others of the same to test on, in mixed order.
+
+    All images of a class are by one artist, turned, scaled and shifted: about as alike as digits are.
+    """
+    each = MADE["train"] + MADE["test"]
+    some = [one for one in emoji() if one.split == "train"]
+    classes, clutter = ([one for one in some if one.role == role] for role in ("foreground", "clutter"))
+    artists = max(len(one.artists) for one in classes[:CLASSES])
+    drawn = EmojiCollages(classes[:CLASSES], clutter, images_per_class=artists * each, distilled=True)
+    order = np.random.default_rng(0).permutation(CLASSES * each)
+    labels, numbers = order // each, order % each
+    turns = np.array([len(one.artists) for one in classes[:CLASSES]])[labels]  # its artists' drawings take turns
+    places = labels * artists * each + turns * numbers
+    pixels = np.stack([np.asarray(foreground(drawn, int(index)).convert("L").resize((28, 28))) for index in places])
+    is_train = numbers < MADE["train"]
+    train, test = (MnistSet(pixels[rows], labels[rows], "emoji") for rows in (is_train, ~is_train))
+    return train, test
+
+
+def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, test: MnistSet) -> dict[str, Any] | None:
+    """Train a run, or read what came of it; None where nothing more is to be trained.
+
+    Raises:
+        ConfigError: for a run that was made with other settings.
+    """
+    config = ccp_mnist.make_config([*words, *WORDS[task.small]], STEPS[task.small])
+    asked = {"data": name, "images": [len(train), len(test)],
+             "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
+    file = Path(task.runs) / f"{method}-seed{config.seed}.json"
+    if file.is_file():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["asked"] != asked:
+            raise ConfigError(
+                f"{file} was made with other images or settings: remove it, or choose another folder (-o)"
+            )
+        result: dict[str, Any] = kept["row"]
+        return result
+    if task.only_finished:
+        return None
+    task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
+    solutions, records = ccp_mnist.solve(config, train, test, small=task.small)
+    solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
+    problems = len(records) if method == "proxies" else None
+    row = {"test MAP@R": 100 * solution.test, "validation MAP@R": 100 * record["best"],
+           "steps": sum(one["steps"] for one in records), "problems": problems}  # fmt: skip
+    write_text(file, json.dumps({"asked": asked, "row": row}, indent=2) + "\n")
+    return row
+
+
+def told(found: dict[str, list[float]], name: str) -> str:
+    """Check: proxies come near samples, which are ahead by less than a point."""
+    begin = (
+        f"Two dimensions, C2, chapter 3's normalisation; {PER_CLASS} proxies of a class out of pools of {POOL}, or the "
+        f"batch's own samples in their place; images: {'made, ten emoji in grey' if name == 'made' else name}. The "
+        f"documents report {THESIS['samples']} with samples and {THESIS['proxies']} with proxies on MNIST, and "
+        "conclude that proxies can stand for samples."
+    )
+    if not all(found[method] for method in METHODS):
+        return f"{begin} Runs are missing, so that this cannot be checked yet."
+    samples, proxies = (statistics.mean(found[method]) for method in METHODS)
+    spread = max((statistics.stdev(each) for each in found.values() if len(each) > 1), default=0.0)
+    behind, theirs = samples - proxies, THESIS["samples"] - THESIS["proxies"]
+    near = behind <= max(theirs, spread)
+    return (
+        f"{begin} Here samples have {samples:.2f} and proxies {proxies:.2f}; seeds deviate by up to {spread:.2f}. That "
+        f"samples are ahead {'agrees' if behind > 0 else 'does not agree'} ({behind:+.2f} points, there "
+        f"{theirs:+.2f}); that proxies come near {'agrees' if near else 'does not agree'} (no farther behind than "
+        "there, or than seeds deviate)."
+    )
+
+
+@styled
+def draw(rows: list[dict[str, Any]]) -> Figure:
+    """Draw test MAP@R of every run and the means, beside the thesis's."""
+    figure = new_figure(4.6, 2.6)
+    axes = figure.subplots()
+    for place, (method, colour) in enumerate(method_colours(METHODS).items()):
+        values = [row["test MAP@R"] for row in rows if row["method"] == method]
+        if values:
+            axes.barh(place, statistics.mean(values), color=colour, alpha=0.75, height=0.55)
+            axes.plot(values, [place] * len(values), ".", color=INK, markersize=4)
+        axes.plot(THESIS[method], place, "D", color="white", markeredgecolor=INK, label="thesis" if not place else None)
+    axes.set_yticks(range(len(METHODS)), list(METHODS))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.set_title("Test MAP@R, %")
+    axes.legend(fontsize=8, loc="lower left")
+    return figure

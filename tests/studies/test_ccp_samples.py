@@ -1,0 +1,61 @@
+"""Samples against proxies: the made images, that runs are kept, and that the text follows the numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.studies.test_ccp_mnist import digits
+from winnow.errors import ConfigError, DataError
+from winnow.studies import STUDIES, Task, ccp_mnist, ccp_samples
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find no images but those of the test."""
+    monkeypatch.setenv("WINNOW_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(ccp_mnist, "FOLDER", tmp_path / "none")
+
+
+def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits(tmp_path)
+    monkeypatch.setattr(ccp_mnist, "VALIDATION", 100)
+    monkeypatch.setattr(ccp_samples, "STEPS", {True: 4})
+    monkeypatch.setattr(ccp_samples, "SEEDS", {True: 1})
+    monkeypatch.setattr(ccp_samples, "WORDS", {True: ["train.eval_every=2"]})
+    none = STUDIES["ccp-samples"](Task(small=True, data=tmp_path, runs=tmp_path / "runs", only_finished=True))
+    assert none.rows == []
+    assert "2 runs are missing: `winnow study ccp-samples --small`" in none.text
+    task = Task(small=True, data=tmp_path, runs=tmp_path / "runs")
+    first = STUDIES["ccp-samples"](task)
+    assert [row["method"] for row in first.rows] == ["samples", "proxies"]
+    assert all(0 < row["test MAP@R"] <= 100 and row["steps"] == 4 for row in first.rows)
+    monkeypatch.setattr(ccp_mnist, "solve", None)  # a kept run is read
+    assert STUDIES["ccp-samples"](task).rows == first.rows
+    monkeypatch.setattr(ccp_samples, "STEPS", {True: 5})
+    with pytest.raises(ConfigError, match="other images or settings"):
+        STUDIES["ccp-samples"](task)
+
+
+def test_images_are_made_in_small_and_asked_for_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ccp_samples, "MADE", {"train": 5, "test": 2})
+    name, train, test = ccp_samples.images(Task(small=True))
+    assert name == "made"
+    assert np.bincount(train.labels).tolist() == [5] * 10
+    assert np.bincount(test.labels).tolist() == [2] * 10
+    assert train.pixels.shape == (50, 28, 28)
+    assert len(np.unique(np.concatenate([train.pixels, test.pixels]), axis=0)) == 70, "no image is there twice"
+    for task in (Task(small=False), Task(small=True, data=tmp_path)):
+        with pytest.raises(DataError, match="winnow datasets get mnist"):
+            ccp_samples.images(task)
+
+
+def test_both_claims_are_checked() -> None:
+    text = ccp_samples.told({"samples": [98.0, 98.2], "proxies": [97.4, 97.6]}, "mnist")
+    assert text.count(" agrees") == 2
+    text = ccp_samples.told({"samples": [98.0], "proxies": [90.0]}, "mnist")
+    assert "come near does not agree" in text
+    assert "ahead does not agree" in ccp_samples.told({"samples": [90.0], "proxies": [98.0]}, "made")
+    assert "missing" in ccp_samples.told({"samples": [90.0], "proxies": []}, "made")
