@@ -1,0 +1,100 @@
+"""The study of centre regularisation: which runs it plans, and that its text follows the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, MakeFolder
+from winnow.studies import Task, centres
+from winnow.studies.centres_report import OURS, Parts, of_crops, of_deltas, of_dims, of_table
+from winnow.training.learner import check_objective, check_parts
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+
+@pytest.mark.parametrize("size", [centres.SMALL, centres.FULL], ids=["small", "full"])
+def test_every_planned_run_has_the_settings_its_name_says(size: centres.Size, tmp_path: Path) -> None:
+    compared, parts = centres.comparison(size)
+    folders = set()
+    for method in compared.methods:
+        run = compared.plan(method, 0, tmp_path)
+        check_objective(run.config)
+        check_parts(run.config)
+        folders.add(run.folder.path)
+        assert (run.config.centres["name"] == "none") == ("+" not in method.name)
+        dim = method.name.partition(", dim ")[2]
+        assert run.config.dim == (int(dim) if dim else size.dim)
+        delta = method.name.partition(", delta ")[2]
+        assert run.config.centres.get("delta") == (float(delta) if delta else None)
+        if "nearest" in method.name or "farthest" in method.name:
+            assert run.config.centres["toward"] in method.name
+        assert run.config.image.crop == 256 or "crop 256" not in method.name
+        assert run.config.train.optimizer == "adamw"
+    assert len(folders) == len(compared.methods)
+    named = [name for part in (parts.table, parts.dims, parts.deltas, parts.crops)
+             for inner in part.values() for name in inner.values()]  # fmt: skip
+    assert set(named) == {method.name for method in compared.methods}
+
+
+TABLE = {"Proxy-Anchor": {"": "a", "R1 farthest": "a1", "MHE": "a2"}, "MS": {"": "b", "R1 farthest": "b1", "MHE": "b2"}}
+PARTS = Parts(
+    TABLE,
+    {OURS: {64: "o64", 128: "o128", 512: "o512"}, "MS": {64: "m64", 128: "m128", 512: "m512"}},
+    {"R1 farthest": {0.0: "d0", 0.5: "d5"}},
+    {"crop 256": {"a": "a256"}},
+)
+
+
+def test_the_table_is_checked() -> None:
+    good = {"a": 50.0, "a1": 52.0, "a2": 49.0, "b": 40.0, "b1": 41.0, "b2": 43.0}
+    text = " ".join(of_table(good, PARTS))
+    assert "R1 farthest Proxy-Anchor +2.00, MS +1.00; MHE Proxy-Anchor -1.00, MS +3.00" in text
+    assert "agrees for R1 farthest." in text
+    assert "best in the mean is R1 farthest (+1.50), which agrees" in text
+    text = " ".join(of_table({**good, "a1": 45.0}, PARTS))
+    assert "does not agree for any" in text
+    assert "best in the mean is MHE (+1.00), which does not agree" in text
+    assert "missing" in of_table({"a": 1.0}, PARTS)[0]
+
+
+def test_sizes_are_checked() -> None:
+    good = {"o64": 50.0, "o128": 60.0, "o512": 60.5, "m64": 40.0, "m128": 50.0, "m512": 45.0}
+    text = of_dims(good, PARTS)
+    assert text.count("agrees") == 4
+    assert "does not" not in text.replace("does not fall", "")
+    text = of_dims({**good, "o512": 44.0, "m512": 50.0}, PARTS)
+    assert text.count("does not agree") == 4
+    assert "2 of 3 sizes" in text
+    assert "missing" in of_dims({"o64": 1.0}, PARTS)
+
+
+def test_levels_are_checked() -> None:
+    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.0}, PARTS)[0]
+    assert "Best is 0.5, which agrees" in text
+    assert "delta matters agrees (2.00 points" in text
+    assert "With 0.5 the result is that of the loss alone" in text
+    text = of_deltas({"a": 50.0, "d0": 50.9, "d5": 50.5}, PARTS)[0]
+    assert text.count("does not agree") == 2
+    assert "loss alone" not in text
+    assert "missing" in of_deltas({"d0": 1.0, "d5": 1.0}, PARTS)[0]
+    assert of_crops({"a": 50.0, "a256": 51.0}, PARTS) == ["crop 256: a +1.00 points."]
+    assert "missing" in of_crops({"a": 50.0}, PARTS)[0]
+
+
+def test_the_study_goes_from_runs_to_text(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = {name: words for name, words in centres.REGULARISERS.items() if name.startswith("R1")}
+    monkeypatch.setattr(centres, "REGULARISERS", some)
+    words = [word for word in TINY if not word.startswith(("pooling", "dim"))]
+    words += [f"data={make_folder()}", "backbone.train=frozen", "train.device=cpu", "train.steps=2", "pooling=gap"]
+    size = replace(centres.SMALL, dim=8, dims=(128,), deltas=(0.99,), words=words)
+    findings = centres.run(Task(small=True, runs=tmp_path / "runs"), size)
+    assert "missing" not in findings.text
+    assert "no mean was ever above" in findings.text  # of random centres none is that near to all others
+    assert len(findings.figure.axes) == 3
+    none = centres.run(Task(small=True, runs=tmp_path / "none", only_finished=True), size)
+    assert none.text.count("missing") >= 4
