@@ -29,7 +29,7 @@ class Backbone(nn.Module):
     """A network from images (B, 3, H, W) in [0, 1] to a map (B, C, h, w) or tokens (B, N, C).
 
     The input's mean and scale are the network's own affair and are applied here; class and register tokens of
-    transformers are dropped, so that what comes out are local features alone.
+    transformers are dropped, so that what comes out are local features alone, unless the class token is asked for.
 
     Args:
         network: A timm model, or one with the same `forward_features` / `num_features` / `num_prefix_tokens`.
@@ -38,6 +38,7 @@ class Backbone(nn.Module):
         mean: Subtracted from each colour.
         std: Divides each colour.
         freeze_batch_norm: Keep batch norm in inference mode, its scales untrained.
+        class_token: Return a transformer's class token (B, 1, C) in place of the local ones.
     """
 
     mean: Tensor
@@ -52,9 +53,10 @@ class Backbone(nn.Module):
         mean: tuple[float, ...] = IMAGENET_MEAN,
         std: tuple[float, ...] = IMAGENET_STD,
         freeze_batch_norm: bool = True,
+        class_token: bool = False,
     ) -> None:
         super().__init__()
-        self.network, self.level, self.width = network, level, width
+        self.network, self.level, self.width, self.class_token = network, level, width, class_token
         self.freeze_batch_norm = freeze_batch_norm
         self.frozen = False
         self._compiled: Callable[[Tensor], Tensor] | None = None
@@ -89,7 +91,7 @@ class Backbone(nn.Module):
         features = network.forward_features(x)
         if features.dim() == 3:
             prefix = getattr(network, "num_prefix_tokens", int(hasattr(network, "cls_token")))
-            return features[:, prefix:]
+            return features[:, :1] if self.class_token else features[:, prefix:]
         if features.shape[1] != self.width and features.shape[-1] == self.width:
             return features.permute(0, 3, 1, 2)  # some timm transformers keep channels last
         return features
@@ -112,7 +114,7 @@ class Backbone(nn.Module):
         """Return a hash of the weights and of what is read out, to key feature caches by."""
         # The printed network tells strides and the like, which weights alone do not.
         told = f"{self.network}:{self.level}:{self.mean.flatten().tolist()}:{self.std.flatten().tolist()}"
-        digest = hashlib.sha256(told.encode())
+        digest = hashlib.sha256((told + ":class" * self.class_token).encode())
         for key, value in self.state_dict().items():
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -137,6 +139,7 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
             stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     if load_weights:
         _load(network, config)
+    _check_class_token(network, config)
     level, width = _level(network, config)
     if level is None:
         with contextlib.suppress(Exception):  # a few networks cannot drop their classifier; it is then not used
@@ -152,6 +155,7 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
         mean=IMAGENET_MEAN if own else tuple(cfg["mean"]),
         std=IMAGENET_STD if own else tuple(cfg["std"]),
         freeze_batch_norm=config.freeze_batch_norm,
+        class_token=config.tokens == "class",
     )
 
 
@@ -162,6 +166,7 @@ def _own_backbone(config: BackboneConfig, load_weights: bool) -> Backbone:
         raise ConfigError(f"backbone.stride={config.stride}: {config.name}'s map has stride {stride}")
     known = {"resnet20": ResNetCifar, "resnetv2_20": ResNetV2Cifar, "bn_inception": bn_inception.BNInception}
     network: Any = known[config.name]()
+    _check_class_token(network, config)
     if load_weights:
         _load(network, config)
     caffe = config.name == "bn_inception"
@@ -173,6 +178,12 @@ def _own_backbone(config: BackboneConfig, load_weights: bool) -> Backbone:
         std=bn_inception.STD if caffe else IMAGENET_STD,
         freeze_batch_norm=config.freeze_batch_norm,
     )
+
+
+def _check_class_token(network: Any, config: BackboneConfig) -> None:
+    if config.tokens == "class" and (config.stride is not None or getattr(network, "cls_token", None) is None):
+        whose = f"a map of stride {config.stride}" if config.stride is not None else config.name
+        raise ConfigError(f"backbone.tokens=class: {whose} has no class token; leave it out, or use a vit of timm")
 
 
 def settle_image(config: ModelConfig) -> ModelConfig:

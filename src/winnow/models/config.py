@@ -36,6 +36,9 @@ class BackboneConfig(Section):
     stride: int | None = Field(
         None, description="pixels per step of the feature map (8, 16, 32); default the network's last map"
     )
+    tokens: Literal["local", "class"] = Field(
+        "local", description="what a transformer hands on: its 'local' tokens, or its 'class' token alone"
+    )
     train: Literal["auto", "frozen", "full"] = Field(
         "auto", description="'frozen' trains the head on kept feature maps, 'full' fine-tunes; auto: full on a GPU"
     )

@@ -31,6 +31,7 @@ from winnow.studies import (
     screening,
     summary,
     tokens,
+    tokens_vit,
     toy_map,
     zero_shot,
 )
@@ -40,6 +41,7 @@ STUDIES: Mapping[str, Study] = {
     "summary": summary.study,
     "toy-map": toy_map.study,
     "tokens": tokens.study,
+    "tokens-vit": tokens_vit.study,
     "zero-shot": zero_shot.study,
     "iterations": iterations.study,
     "average-pooling": average_pooling.study,
