@@ -14,6 +14,7 @@ from winnow.errors import ConfigError, MissingExtraError, TrainingError
 from winnow.files import make_folder
 from winnow.training import Config, Monitor, RunFolder, load_config, run_training
 from winnow.training.learner import check_objective, check_parts
+from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -113,6 +114,7 @@ class Search:
         *,
         monitor: Callable[[int], Monitor] = lambda number: Monitor(),
         ended: Callable[[int, Mapping[str, Any], float | None], None] = lambda number, params, value: None,
+        shared: Shared | None = None,
     ) -> Study:
         """Go on until there are that many finished trials.
 
@@ -122,6 +124,7 @@ class Search:
             trials: How many in all.
             monitor: Makes a monitor for each trial.
             ended: Told of each trial that ends: its number, its values, and the validation's best value, if any.
+            shared: What the trials have in common, made once; default each makes its own.
 
         Raises:
             ConfigError: when the folder holds a search for something else.
@@ -138,7 +141,7 @@ class Search:
             study.sampler = optuna.samplers.TPESampler(seed=count, multivariate=True, constant_liar=False)
             trial = study.ask()
             found = {key: _suggest(trial, key, where) for key, where in self.space.items()}
-            value = self._judge(found, monitor(trial.number))
+            value = self._judge(found, monitor(trial.number), shared)
             if value is None:  # such as a loss that was not finite: an answer too, and not to be asked again
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             else:
@@ -170,14 +173,15 @@ class Search:
         text = json.dumps(found, sort_keys=True)
         return RunFolder(self.folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
 
-    def _judge(self, found: Mapping[str, Any], monitor: Monitor) -> float | None:
+    def _judge(self, found: Mapping[str, Any], monitor: Monitor, shared: Shared | None) -> float | None:
         """Train a run, or go on with it; return the best value of its validation."""
         folder, config = self.place(found), self.config(found)
         if folder.result_file.is_file():
             result = json.loads(folder.result_file.read_text(encoding="utf-8"))
         else:
             try:
-                result = run_training(config, folder, resume=folder.config_file.is_file(), monitor=monitor)
+                begun = folder.config_file.is_file()
+                result = run_training(config, folder, resume=begun, monitor=monitor, shared=shared)
             except TrainingError as error:
                 monitor.note(str(error))
                 return None

@@ -14,6 +14,7 @@ from winnow.studies import (
     ccp_mnist,
     ccp_pool,
     ccp_samples,
+    ccp_search,
     centres,
     collage,
     components,
@@ -64,6 +65,7 @@ STUDIES: Mapping[str, Study] = {
     "ccp-batch": ccp_batch.study,
     "ccp-cost": ccp_cost.study,
     "ccp-samples": ccp_samples.study,
+    "ccp-search": ccp_search.study,
     "cub-losses": cub_losses.study,
     "cub-poolings": cub_poolings.study,
 }

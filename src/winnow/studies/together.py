@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.errors import DataError, WinnowError
+from winnow.errors import DataError, MissingExtraError, WinnowError
 from winnow.studies.base import Study, Task, write_findings
 
 
@@ -19,7 +19,7 @@ class Ended:
     Attributes:
         name: The study's.
         seconds: What it took.
-        outcome: `done`, `left out` where its data is not there, or `failed`.
+        outcome: `done`, `left out` where its data or an extra is not there, or `failed`.
         text: What it found, or why it found nothing.
         paths: What it wrote.
     """
@@ -49,7 +49,7 @@ def run_studies(studies: Mapping[str, Study], make_task: Callable[[str], Task], 
             found = study(make_task(name))
             paths = tuple(write_findings(name.replace("-", "_"), found, folder))
             yield Ended(name, took(), "done", found.text, paths)
-        except DataError as error:
+        except (DataError, MissingExtraError) as error:
             yield Ended(name, took(), "left out", str(error))
         except WinnowError as error:
             yield Ended(name, took(), "failed", str(error))

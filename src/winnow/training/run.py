@@ -38,6 +38,7 @@ def run_training(
     *,
     resume: bool = False,
     monitor: Monitor | None = None,
+    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Train, test and record one run, in this process or together with the others that torchrun started.
 
@@ -46,13 +47,14 @@ def run_training(
         folder: Where everything goes; of several processes the first writes, and all read what is resumed.
         resume: Go on from the folder's last checkpoint.
         monitor: Told how it goes.
+        shared: What it has in common with other runs in this process, if any.
 
     Returns:
         What `result.json` holds.
     """
     try:
         with own_randomness(), missing_others(launched()):
-            return finish(training(config, folder, resume=resume, monitor=monitor))
+            return finish(training(config, folder, resume=resume, monitor=monitor, shared=shared))
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(
             "the GPU has no memory left: use smaller batches (train.classes_per_batch), smaller images (image.crop) "

@@ -1,0 +1,73 @@
+"""The search over CCP's settings: that it goes on, what it plans, and that the text follows the trials."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, MakeFolder
+from winnow.errors import MissingExtraError
+from winnow.protocols.search import Search, parse_space
+from winnow.studies import STUDIES, Task, ccp_search, single_emoji
+from winnow.studies.together import run_studies
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+
+def test_a_search_goes_from_trials_to_text(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    base = [word for word in TINY if not word.startswith("pooling")]
+    words = [f"data={make_folder(images=5)}", *base, "pooling=gap", "train.device=cpu", "train.steps=2",
+             "train.eval_every=1", "references=ccp", "references.pool=3"]  # fmt: skip
+    space, _ = parse_space([f"{ccp_search.PULL}=1e-7..10:log", f"{ccp_search.PROXIES}=1..3"])
+    monkeypatch.setattr(ccp_search, "make_search", lambda task: Search(None, words, space, task.runs))
+    monkeypatch.setattr(single_emoji, "make_single_emoji", lambda folder: folder)
+    monkeypatch.setattr(ccp_search, "TRIALS", {True: 2})
+    noted: list[str] = []
+    task = Task(small=True, runs=tmp_path / "runs", note=noted.append)
+    none = STUDIES["ccp-search"](Task(small=True, runs=tmp_path / "none", only_finished=True))
+    assert none.rows == []
+    assert "0 of 2 trials are in: `winnow study ccp-search --small` makes the others." in none.text
+    first = STUDIES["ccp-search"](task)
+    assert len(first.rows) == len(noted) == 2
+    assert first.rows[0]["validation MAP@R"] >= first.rows[1]["validation MAP@R"]
+    assert "the best of 2 trials" in first.text
+    assert STUDIES["ccp-search"](task).rows == first.rows
+    assert len(noted) == 2, "trials that are in are not made again"
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
+def test_the_whole_space_is_one_of_configs(small: bool, tmp_path: Path) -> None:
+    search = ccp_search.make_search(Task(small=small, runs=tmp_path))
+    for pull, proxies in ((1e-7, 1), (10.0, 16)):
+        config = search.config({ccp_search.PULL: pull, ccp_search.PROXIES: proxies})
+        assert (config.references["pull"], config.references["per_class"]) == (pull, proxies)
+        assert config.references["pool"] == 16
+        assert config.loss["name"] == "c2"
+        assert not config.train.test
+    assert (search.file is None) == small
+
+
+def test_without_optuna_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"winnow study ccp-search needs optuna.*winnow-dml\[optuna\]"):
+        STUDIES["ccp-search"](Task(small=True))
+    (ended,) = run_studies({"ccp-search": STUDIES["ccp-search"]}, lambda name: Task(small=True), tmp_path)
+    assert ended.outcome == "left out"
+
+
+def test_trials_are_checked_against_every_claim() -> None:
+    good = [(1e-7, 16, 50.0), (1e-3, 2, 51.0), (1e-3, 8, 53.0), (1e-3, 16, 53.5), (1.0, 8, 40.0)]
+    text = ccp_search.told(good)
+    assert text.count("agrees") == 4
+    assert "lambda = 0.001 and 16 proxies, 53.50" in text
+    bad = [(1e-7, 2, 60.0), (1e-3, 2, 51.0), (1e-3, 8, 50.0), (1e-3, 16, 52.0), (1.0, 8, 70.0)]
+    assert ccp_search.told(bad).count("does not agree") == 4
+    few = ccp_search.told([(1e-3, 2, 51.0)])
+    assert "both sides" in few
+    assert "Too few" in few
+    assert "no trials" in ccp_search.told([])
