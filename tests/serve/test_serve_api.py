@@ -217,6 +217,29 @@ def test_batches_gather_what_comes_together() -> None:
     assert sizes == [4, 4, 2]
 
 
+def test_a_batch_waits_for_what_is_on_its_way_and_not_in_vain() -> None:
+    sizes: list[int] = []
+
+    async def later(batcher: Batcher[int, int], item: int) -> int:
+        with batcher.coming():
+            await asyncio.sleep(0.01)
+        return await batcher.submit(item)
+
+    async def ask() -> None:
+        # To wait in vain would take ten minutes, and the test's end would tell.
+        batcher: Batcher[int, int] = Batcher(lambda items: list(items), most=4, wait_ms=600_000, note=sizes.append)
+        batcher.start()
+        async with asyncio.timeout(60):
+            assert await batcher.submit(1) == 1
+            late = asyncio.create_task(later(batcher, 3))
+            await asyncio.sleep(0)
+            assert await asyncio.gather(batcher.submit(2), late) == [2, 3]
+        await batcher.stop()
+
+    asyncio.run(ask())
+    assert sizes == [1, 2]
+
+
 def test_a_failed_batch_fails_its_own_items_only() -> None:
     def work(items: list[int]) -> list[float]:
         return [1 / n for n in items]

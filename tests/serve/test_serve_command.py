@@ -1,11 +1,13 @@
 """`winnow serve` and `winnow bench serve` as commands."""
 
 import builtins
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import winnow
 from winnow.bench.serve import run_serve
 from winnow.cli.main import app
 from winnow.errors import DataError, MissingExtraError, OutputError, WinnowError
@@ -19,9 +21,11 @@ def command(*words: object) -> Result:
 
 
 def test_many_clients_are_served_by_the_real_command(index: Index) -> None:
-    bench = run_serve(index.path, clients=[3], seconds=1.5)
-    loop, served = bench.rows
-    assert (loop.rival, served.rival) == ("plain loop", "3 clients")
+    source = Path(winnow.__file__).parents[1]
+    bench = run_serve(index.path, clients=[3], seconds=1.5, other=source)
+    loop, other, served = bench.rows
+    assert (loop.rival, other.rival, served.rival) == ("plain loop", "3 clients, other version", "3 clients")
+    assert bench.notes[-1].startswith("The other version is ")
     assert served.facts["queries/s"] * 1.5 >= 3
     assert served.facts["p50 ms"] <= served.facts["p95 ms"] <= served.facts["p99 ms"]
 
@@ -32,7 +36,7 @@ def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pyte
     from winnow.bench import serve as module
 
     @contextmanager
-    def nowhere(path: Path, clients: int):
+    def nowhere(path: Path, clients: int, source: Path | None = None):
         with bind("127.0.0.1", 0) as listening:
             port = listening.getsockname()[1]
         yield f"http://127.0.0.1:{port}"
@@ -41,6 +45,13 @@ def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pyte
     monkeypatch.setattr(module, "resident", lambda address: None)
     with pytest.raises(WinnowError, match="requests failed; the first: ConnectionRefused"):
         run_serve(index.path, clients=[1], seconds=0.5)
+
+
+def test_connections_send_small_packets_at_once() -> None:
+    with bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_what_cannot_be_served_is_told(index: Index, tmp_path: Path) -> None:

@@ -39,11 +39,20 @@ class Load:
 
 
 def run_serve(
-    path: Path, *, clients: Sequence[int], seconds: float, k: int = 10, note: Callable[[str], None] = lambda _: None
-) -> Bench:
+    path: Path, *, clients: Sequence[int], seconds: float, k: int = 10, other: Path | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> Bench:  # fmt: skip
     """Search an index over HTTP with some clients at a time, and in a plain loop.
 
     Every request sends another file, so that none is answered from what the service remembers.
+
+    Args:
+        path: The index.
+        clients: How many clients at a time.
+        seconds: How long each number of them searches.
+        k: Neighbours asked for.
+        other: The source folder of another version of winnow, whose service is measured first.
+        note: Is told what is being done.
 
     Raises:
         WinnowError: when any request fails, or the service does not come up.
@@ -57,21 +66,16 @@ def run_serve(
     rows = []
     note(f"plain loop for {seconds / 4:g} s ...")
     rows.append(Row(case, "plain loop", *_looped(index, images, k, seconds / 4)))
-    with serving(path, max(clients)) as address:
-        for count in clients:
-            note(f"{count} clients for {seconds:g} s ...")
-            _clients(address, images, count, min(_WARM_UP, seconds), k)
-            before = resident(address)
-            load = _clients(address, images, count, seconds, k)
-            if load.failures or not load.seconds:
-                first = load.failures[0] if load.failures else "nothing was answered in time"
-                raise WinnowError(f"{len(load.failures)} of {len(load.seconds)} requests failed; the first: {first}")
-            facts = _facts(load.seconds, seconds)
-            if before is not None:
-                facts["growth MB"] = ((resident(address) or before) - before) / 1e6
-            rows.append(Row(case, f"{count} clients", Timing((seconds / len(load.seconds),)), facts=facts))
+    for source in (None,) if other is None else (other, None):
+        with serving(path, max(clients), source) as address:
+            for count in clients:
+                rival = f"{count} clients" if source is None else f"{count} clients, other version"
+                note(f"{rival} for {seconds:g} s ...")
+                rows.append(Row(case, rival, *_served(address, images, count, k, seconds)))
     notes = ["Medians are seconds for each query, all clients together; percentiles are what one client waits."]
     settings = {"clients": list(clients), "seconds": seconds, "k": k, "device": "cpu"}
+    if other is not None:
+        notes.append(f"The other version is {version_of(other)}.")
     return Bench("serve-cpu", "searches by image over HTTP", "plain loop", settings, rows, notes)
 
 
@@ -86,16 +90,40 @@ def _looped(index: Index, images: Sequence[bytes], k: int, seconds: float) -> tu
     return Timing((sum(taken) / len(taken),)), None, _facts(taken, sum(taken))
 
 
+def _served(
+    address: str, images: Sequence[bytes], count: int, k: int, seconds: float
+) -> tuple[Timing, None, dict[str, float]]:
+    """Have clients search for a while, after a while that does not count."""
+    _clients(address, images, count, min(_WARM_UP, seconds), k)
+    before = resident(address)
+    load = _clients(address, images, count, seconds, k)
+    if load.failures or not load.seconds:
+        first = load.failures[0] if load.failures else "nothing was answered in time"
+        raise WinnowError(f"{len(load.failures)} of {len(load.seconds)} requests failed; the first: {first}")
+    facts = _facts(load.seconds, seconds)
+    if before is not None:
+        facts["growth MB"] = ((resident(address) or before) - before) / 1e6
+    return Timing((seconds / len(load.seconds),)), None, facts
+
+
+def version_of(source: Path) -> str:
+    """Return the commit of a source folder, or its name where it has none."""
+    asked = ["git", "-C", str(source), "rev-parse", "HEAD"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return f"commit {told.stdout.strip()}" if told.returncode == 0 else f"the folder {source.name}, of no known commit"
+
+
 def _facts(taken: Sequence[float], seconds: float) -> dict[str, float]:
     p50, p95, p99 = (1000 * float(np.percentile(taken, share)) for share in (50, 95, 99))
     return {"queries/s": len(taken) / seconds, "p50 ms": p50, "p95 ms": p95, "p99 ms": p99}
 
 
 @contextmanager
-def serving(path: Path, clients: int) -> Iterator[str]:
-    """Run `winnow serve` in a process of its own; yields its address."""
+def serving(path: Path, clients: int, source: Path | None = None) -> Iterator[str]:
+    """Run `winnow serve` in a process of its own, of this version or of a source folder; yields its address."""
+    environment = os.environ if source is None else {**os.environ, "PYTHONPATH": str(source.absolute())}
     command = [sys.executable, "-m", "winnow", "serve", str(path), "--port", "0", "--requests", str(2 * clients + 8)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     lines: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_listen, args=(process, lines), daemon=True).start()
     try:

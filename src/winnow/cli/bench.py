@@ -98,11 +98,12 @@ def serve(
     ),
     seconds: float = typer.Option(60, "--seconds", min=0.5, help="How long each number of clients searches."),
     k: int = typer.Option(10, "--k", min=1, max=100, help="Neighbours asked for."),
+    other: Path = typer.Option(None, "--other", help="Also by another version of winnow: its source folder."),
 ) -> None:
     """Searches over HTTP by many clients, against a plain loop of model calls; any failed request ends it."""
     from winnow.bench.serve import run_serve
 
-    _finish(run_serve(index, clients=clients, seconds=seconds, k=k, note=_tell), out_folder)
+    _finish(run_serve(index, clients=clients, seconds=seconds, k=k, other=other, note=_tell), out_folder)
 
 
 def index(

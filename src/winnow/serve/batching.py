@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -13,15 +13,16 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects what is submitted within a few milliseconds, up to a number, and works on it together.
+    """Collects what is submitted at about the same time, up to a number, and works on it together.
 
-    While a batch is worked on, the next one gathers; so waiting costs nothing under load. How much can wait is bounded
-    by whoever submits. What was given up meanwhile is left out.
+    While a batch is worked on, the next one gathers. A batch waits for what is known to be on its way, but not in vain:
+    what comes alone is worked on at once. How much can wait is bounded by whoever submits. What was given up meanwhile
+    is left out.
 
     Args:
         work: From items to their results, in the same order; called in one thread, one call at a time.
         most: Largest batch.
-        wait_ms: How long a batch that is not full waits for more.
+        wait_ms: How long a batch that is not full waits for what is on its way.
         note: Called with the size of each batch.
     """
 
@@ -37,6 +38,16 @@ class Batcher(Generic[Item, Result]):
         self._queue: asyncio.Queue[tuple[Item, asyncio.Future[Result]]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch")
         self._task: asyncio.Task[None] | None = None
+        self._coming = 0
+
+    @contextlib.contextmanager
+    def coming(self) -> Iterator[None]:
+        """Tell that something is on its way, as long as it is."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
 
     async def submit(self, item: Item) -> Result:
         """Return the result for an item."""
@@ -85,6 +96,6 @@ class Batcher(Generic[Item, Result]):
         batch = [await self._queue.get()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.wait):
-                while len(batch) < self.most:
+                while len(batch) < self.most and (self._coming or not self._queue.empty()):
                     batch.append(await self._queue.get())
         return batch

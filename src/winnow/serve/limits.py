@@ -17,7 +17,7 @@ class Limits:
         requests: Requests worked on or waiting at a time; more are told to come back (429).
         seconds: Time for a request, its upload included; what takes longer is given up (503).
         batch: Most images in one call of the model.
-        wait_ms: How long a call of the model waits for more images to join it.
+        wait_ms: How long a call of the model waits for images that are being decoded.
         remembered_bytes: Room for local features of images seen, so that a new selection needs no new look at them.
         sampled: Images of the index that are looked at to tell what the prototypes like.
     """

@@ -125,7 +125,9 @@ class Service:
 
     async def _see(self, key: Hashable, prepare: Callable[[], Prepared]) -> Seen:
         if key not in self._remembered:
-            seen = await self._looks.submit(await self._in(self._decoders, prepare))
+            with self._looks.coming():
+                prepared = await self._in(self._decoders, prepare)
+            seen = await self._looks.submit(prepared)
             self._remember(key, seen)
             return seen
         self._remembered.move_to_end(key)
