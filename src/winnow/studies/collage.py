@@ -82,7 +82,7 @@ class Size:
 # A pass over the collages to train on takes 300 steps.
 FULL = Size(
     tuple(METHODS), (0, 1, 2),
-    ["backbone.train=full", "train.steps=2400", "train.eval_every=300", "train.patience=6"],
+    ["backbone.train=full", "train.steps=1500", "train.eval_every=300", "train.patience=6"],
     Recipe(),
 )  # fmt: skip
 SMALL = Size(
