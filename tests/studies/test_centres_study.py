@@ -72,9 +72,11 @@ def test_sizes_are_checked() -> None:
 
 
 def test_levels_are_checked() -> None:
-    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.0}, PARTS)[0]
+    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.5}, PARTS)[0]
     assert "Best is 0.5, which agrees" in text
-    assert "delta matters agrees (2.00 points" in text
+    assert "delta matters agrees (2.50 points" in text
+    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.0}, PARTS)[0]
+    assert "Best is 0.5, which does not agree" in text  # it is best by doing nothing
     assert "With 0.5 the result is that of the loss alone" in text
     text = of_deltas({"a": 50.0, "d0": 50.9, "d5": 50.5}, PARTS)[0]
     assert text.count("does not agree") == 2
