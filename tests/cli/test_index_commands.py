@@ -113,7 +113,19 @@ def test_evaluate_takes_an_index(winnow, indexed):
     assert list(said["metrics"]) == ["plain", "aqe", "reciprocal"]
     assert said["queries"] == 12
     assert winnow("evaluate", "index", "--data", "photos")[0] == 2
-    assert winnow("evaluate", "model", "--rerank", "aqe")[0] == 2
+
+
+def test_evaluate_takes_a_second_look_at_a_model(winnow, indexed, photos):
+    words = ("--rerank", "aqe", "--rerank", "reciprocal", "--json")
+    said = json.loads(winnow("evaluate", "index/model", "--data", photos, *words)[1])
+    of_index = json.loads(winnow("evaluate", "index", *words)[1])["metrics"]
+    assert said["metrics"] == pytest.approx(of_index["plain"])
+    assert list(said["reranked"]) == ["aqe", "reciprocal"]
+    for rerank, metrics in said["reranked"].items():
+        assert metrics == pytest.approx(of_index[rerank])
+    code, _, err = winnow("evaluate", "index/model", "--data", photos, "--rerank", "aqee")
+    assert code == 2
+    assert "did you mean 'aqe'?" in err
 
 
 def test_embed(winnow, photos, tmp_path):

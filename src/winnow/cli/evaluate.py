@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from winnow.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from winnow.evaluation import RetrievalResult
 
 
 def evaluate(
@@ -16,15 +22,18 @@ def evaluate(
         None, "--data", help="Other images: a folder of class folders or a CSV; all are searched."
     ),
     rerank: list[str] = typer.Option(
-        [], "--rerank", help="Of an index, also with a second look: aqe or reciprocal; may be given twice."
+        [], "--rerank", help="Also with a second look: aqe or reciprocal; may be given twice."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Measure a trained run on its test classes, or on other data; or the labelled images of an index."""
     from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
+    from winnow.evaluation import check_reranking
     from winnow.training import RunFolder
     from winnow.training.run import evaluate_run
 
+    for each in rerank:
+        check_reranking(each)
     if (run / "index.json").is_file():
         if data is not None:
             raise ConfigError(f"{run} is an index, which has its images: leave --data out")
@@ -35,17 +44,30 @@ def evaluate(
             out.print(metrics_table(rows, f"{run} (%)"))
             say(f"{queries} queries")
         return
-    if rerank:
-        raise ConfigError("--rerank is for an index: make one of the run's images with `winnow index`")
+    embeddings: list[Tensor] = []
     with ConsoleMonitor() as monitor:
-        result = evaluate_run(RunFolder(run), data, monitor)
+        result = evaluate_run(RunFolder(run), data, monitor, embeddings.append)
     queries = len(result.relevant) - result.left_out
+    again = rerank_run(result, embeddings[0], rerank)
     if as_json:
-        print(json.dumps({"metrics": result.metrics(), "queries": queries, "left_out": result.left_out}))
+        told: dict[str, object] = {"metrics": result.metrics(), "queries": queries, "left_out": result.left_out}
+        print(json.dumps({**told, "reranked": again} if rerank else told))
         return
-    out.print(metrics_table({str(data or "test classes"): result.metrics()}, f"{run} (%)"))
+    out.print(metrics_table({str(data or "test classes"): result.metrics(), **again}, f"{run} (%)"))
     note = f"; {result.left_out} left out, whose class has no other image" if result.left_out else ""
     say(f"{queries} queries{note}")
+
+
+def rerank_run(result: RetrievalResult, embeddings: Tensor, rerank: list[str]) -> dict[str, dict[str, float]]:
+    """Return the metrics of a run's images with each second look, at the ranks of the first."""
+    from winnow.evaluation import reranked_metrics
+
+    labels = result.query_labels
+    if rerank and len(embeddings) != len(labels):
+        raise ConfigError("--rerank is for images that are searched in themselves; this set has a gallery of its own")
+    ks = [int(name.removeprefix("R@")) for name in result.metrics() if name.startswith("R@")]
+    vectors = embeddings.cpu()
+    return {each: reranked_metrics(vectors, labels, each, ks=ks) for each in rerank}
 
 
 def evaluate_index(folder: Path, rerank: list[str]) -> tuple[dict[str, dict[str, float]], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,14 @@ from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, 
 from winnow.evaluation.metrics import count_relevant, query_metrics
 from winnow.evaluation.nearest import search
 
+RERANKINGS = ("aqe", "reciprocal")
 _CHUNK = 512
+
+
+def check_reranking(rerank: str) -> None:
+    """Refuse a second look of an unknown name."""
+    if rerank not in RERANKINGS:
+        raise ConfigError(f"rerank={rerank}: must be one of {', '.join(RERANKINGS)}{nearest(rerank, RERANKINGS)}")
 
 
 class KReciprocal(NamedTuple):
@@ -146,6 +154,7 @@ def _shared(left: Tensor, right: Tensor) -> Tensor:
 def reranked_metrics(
     embeddings: Array, labels: Array, rerank: str, *,
     neighbours: int = 5, alpha: float = 3.0, settings: KReciprocal = KReciprocal(),  # noqa: B008
+    ks: Sequence[int] = (1, 2, 4, 8),
 ) -> dict[str, float]:  # fmt: skip
     """P@1, R@k, P@R and MAP@R of a set that is searched in itself, with a second look.
 
@@ -157,19 +166,19 @@ def reranked_metrics(
         neighbours: By how many neighbours queries are expanded.
         alpha: How much less the farther of these count.
         settings: Of k-reciprocal distances.
+        ks: The ranks of R@k.
 
     Raises:
         ConfigError: for another re-ranking.
     """
+    check_reranking(rerank)
     points = as_embeddings(embeddings)
     if rerank == "aqe":
         expanded = expand_queries(points, points, neighbours=neighbours, alpha=alpha, exclude_self=True)
-        return retrieval_metrics(expanded, labels)
-    if rerank != "reciprocal":
-        raise ConfigError(f"rerank={rerank}: must be aqe or reciprocal{nearest(rerank, ('aqe', 'reciprocal'))}")
+        return retrieval_metrics(expanded, labels, ks=ks)
     classes = as_labels(labels, len(points), points.device)
     distances = k_reciprocal_distances(points, settings=settings).fill_diagonal_(torch.inf)
     order = distances.argsort(dim=1, stable=True)[:, :-1]
     relevant = count_relevant(classes, classes, exclude_self=True)
-    per_query = query_metrics(classes[order] == classes[:, None], relevant)
+    per_query = query_metrics(classes[order] == classes[:, None], relevant, ks)
     return {name: float(values[relevant > 0].mean()) for name, values in per_query.items()}

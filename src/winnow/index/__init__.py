@@ -3,7 +3,7 @@
 from winnow.index.changes import Changes
 from winnow.index.entries import Entry
 from winnow.index.index import Hits, Index
-from winnow.index.rerank import RERANKINGS, search_again
+from winnow.index.rerank import search_again
 from winnow.index.vector_file import EmbeddedFile, embed_to_file
 
-__all__ = ["RERANKINGS", "Changes", "EmbeddedFile", "Entry", "Hits", "Index", "embed_to_file", "search_again"]
+__all__ = ["Changes", "EmbeddedFile", "Entry", "Hits", "Index", "embed_to_file", "search_again"]

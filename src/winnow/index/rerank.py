@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from winnow.errors import ConfigError, nearest
-from winnow.evaluation.rerank import KReciprocal, k_reciprocal_distances, towards
+from winnow.evaluation.rerank import KReciprocal, check_reranking, k_reciprocal_distances, towards
 from winnow.index.index import Hits, Index
 
-RERANKINGS = ("aqe", "reciprocal")
 _FIRST = 100
 
 
@@ -33,8 +31,7 @@ def search_again(
     Returns:
         The hits, nearest first by the new distances, which are comparable only among themselves.
     """
-    if rerank not in RERANKINGS:
-        raise ConfigError(f"rerank={rerank}: must be one of {', '.join(RERANKINGS)}{nearest(rerank, RERANKINGS)}")
+    check_reranking(rerank)
     if len(index) == 0 or len(vectors) == 0:
         return index.search(vectors, k)
     if rerank == "aqe":

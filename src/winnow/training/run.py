@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from winnow.training.config import AugmentConfig, Config
 from winnow.training.distributed import launched, missing_others
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
-from winnow.training.judge import KS, judge, judging
+from winnow.training.judge import KS, judging
 from winnow.training.lane import Work, finish
 from winnow.training.learner import count_parameters
 from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
@@ -175,8 +176,18 @@ def describe_data(splits: Splits, test: Inputs | None) -> dict[str, Any]:
     }
 
 
-def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | None = None) -> RetrievalResult:
-    """Judge a finished run's model on its own test classes, or a run's or a saved model on all images of other data."""
+def evaluate_run(
+    folder: RunFolder, data: str | None = None, monitor: Monitor | None = None,
+    seen: Callable[[Tensor], None] = lambda embeddings: None,
+) -> RetrievalResult:  # fmt: skip
+    """Judge a finished run's model on its own test classes, or a run's or a saved model on all images of other data.
+
+    Args:
+        folder: The run, or a saved model.
+        data: Other images, as in the config.
+        monitor: Told how it goes.
+        seen: Given the embeddings (N, dim) as they are compared; of queries and a gallery the queries come first.
+    """
     if folder.config_file.is_file():
         folder.check_finished()
         config, model = folder.read_config(), folder.model_folder
@@ -211,7 +222,15 @@ def evaluate_run(folder: RunFolder, data: str | None = None, monitor: Monitor | 
         return CropInputs(store, crops)
 
     inputs: Inputs = opened(images) if gallery is None else QueryGallery(opened(images), opened(gallery))
-    return judge(
-        embedder, inputs, batch=32, ks=ks, normalise=NORMALISE[embedder.config.normalise], autocast=fabric.autocast,
-        progress=monitor.task("embedding"),
-    )  # fmt: skip
+    return finish(
+        judging(
+            embedder,
+            inputs,
+            batch=32,
+            ks=ks,
+            normalise=NORMALISE[embedder.config.normalise],
+            autocast=fabric.autocast,
+            progress=monitor.task("embedding"),
+            seen=seen,
+        )  # fmt: skip
+    )
