@@ -222,15 +222,8 @@ def evaluate_run(
         return CropInputs(store, crops)
 
     inputs: Inputs = opened(images) if gallery is None else QueryGallery(opened(images), opened(gallery))
-    return finish(
-        judging(
-            embedder,
-            inputs,
-            batch=32,
-            ks=ks,
-            normalise=NORMALISE[embedder.config.normalise],
-            autocast=fabric.autocast,
-            progress=monitor.task("embedding"),
-            seen=seen,
-        )  # fmt: skip
-    )
+    work = judging(
+        embedder, inputs, batch=32, ks=ks, normalise=NORMALISE[embedder.config.normalise], autocast=fabric.autocast,
+        progress=monitor.task("embedding"), seen=seen,
+    )  # fmt: skip
+    return finish(work)
