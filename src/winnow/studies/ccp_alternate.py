@@ -70,7 +70,7 @@ def study(task: Task) -> Findings:
     begin = (
         f"{WHERE[task.small]}. The documents say that alternating proxies helps beyond having proxies at all, at "
         f"{LEAST} to {MOST} % more steps (Table 3.3, on SOP and In-shop). One problem has CCP's first proxies and goes "
-        f"on with them. Seeds deviate by up to {spread:.2f} points."
+        f"on with them.{f' Seeds deviate by up to {spread:.2f} points.' if spread else ''}"
     )
     return findings(task, "ccp-alternate", "Alternating problems", " ".join([begin, *parts]), compared, found,
                     draw(losses, found), rows)  # fmt: skip
