@@ -95,18 +95,21 @@ def told(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str])
         gain = ours[best] - rivals[rival]
         spread = _noise([found[f"{name}, {loss}"] for name in (best, rival)])
         verdict = (
-            "helps" if gain > spread else "harms" if gain < -spread else "makes no difference that seeds would show"
-        )
+            "cannot be told from one seed" if spread is None
+            else "is that it helps" if gain > spread else "is that it harms" if gain < -spread
+            else "is no difference that seeds would show"
+        )  # fmt: skip
+        beside = "" if spread is None else f"; seeds deviate by {spread:.2f}"
         listed = ", ".join(f"{name} {score:.2f}" for name, score in by_name.items())
         parts.append(
-            f"{loss}: MAP@R {listed}. {best} is {gain:+.2f} points from the best of the others, {rival}; seeds deviate "
-            f"by {spread:.2f}: here GSP {verdict}. From the mean of the same tokens GSP is "
+            f"{loss}: MAP@R {listed}. {best} is {gain:+.2f} points from the best of the others, {rival}{beside}: what "
+            f"GSP does here {verdict}. From the mean of the same tokens GSP is "
             f"{by_name['GSP'] - by_name[MEAN]:+.2f}, from the class token {by_name['GSP'] - by_name[CLASS]:+.2f}."
         )
     return " ".join(parts)
 
 
-def _noise(runs: Sequence[Sequence[Mapping[str, Any]]]) -> float:
-    """Return the largest standard deviation of MAP@R over the seeds of some methods, in points."""
+def _noise(runs: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
+    """Return the largest standard deviation of MAP@R over the seeds of some methods, in points; None with one seed."""
     each = [[100 * run["metrics"]["test"]["MAP@R"] for run in one] for one in runs]
-    return max((statistics.stdev(values) for values in each if len(values) > 1), default=0.0)
+    return max(map(statistics.stdev, each)) if all(len(values) > 1 for values in each) else None
