@@ -350,6 +350,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exits": exits,
     "evaluation": lambda: _figures("evaluate"),
+    "manyclasses": lambda: _figures("losses"),
     "index": lambda: _figures("index"),
     "pooling": lambda: _figures("pooling"),
     "profile": profile,
