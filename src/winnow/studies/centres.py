@@ -19,7 +19,7 @@ REGULARISERS: Mapping[str, Sequence[str]] = {
     "UniformFace": ["centres=uniformface"],
     "MHE": ["centres=mhe"],
 }
-"""Weights, gamma and t are winnow's own, chosen on the embedded set's validation classes: the document gives none."""
+"""Weights, gamma and t are winnow's own, since the document gives none."""
 MEANS = {"R1 farthest": 0.1, "R1 nearest": 0.03, "R2 farthest": 0.1, "MHE": 0.01}
 """Weights where the batch's class means are the centres, for want of proxies, whose weights would overrule the loss."""
 

@@ -95,8 +95,8 @@ def told(
     """
     by_name = {row["method"]: row for row in rows}
     where = (
-        "On the embedded set with a frozen backbone; each split draws ten of the test classes, which training never saw. "
-        "Of five settings tried, with the test classes in view, this one retrieves best; with the other four ZSR "
+        "On the embedded set with a frozen backbone; each split draws ten of the test classes, which training never "
+        "saw. Of five settings tried, with the test classes in view, this one retrieves best; with the other four ZSR "
         "changed accuracy by -0.3 to -1.6 points, so that a gain here is no evidence"
         if small
         else "ResNet-20 on Cifar-10, validated on a tenth of the training images; attributes and mean embeddings of "
