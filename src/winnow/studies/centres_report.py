@@ -58,9 +58,9 @@ def told(found: Found, parts: Parts) -> str:
     spread = noise(found)
     seeds = f"Seeds deviate by {spread:.2f} points." if spread else "One seed, so that small differences mean nothing."
     chosen = (
-        "The document gives no weights, gamma and t. Those beside proxies are winnow's defaults, chosen on the embedded "
-        "set's validation classes; those beside other losses are smaller, since the defaults overruled MS there, and "
-        "were set after a few trials with its test classes in view."
+        "The document gives no weights, gamma and t. Those beside proxies are winnow's defaults, chosen on the "
+        "embedded set's validation classes; those beside other losses are smaller, since the defaults overruled MS "
+        "there, and were set after a few trials with its test classes in view."
     )
     return " ".join([chosen, seeds, *of_table(reached, parts), of_dims(reached, parts), *of_deltas(reached, parts),
                      *of_crops(reached, parts)])  # fmt: skip
