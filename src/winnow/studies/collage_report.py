@@ -100,9 +100,22 @@ def told(
         )
     for (seen, loss), by_name in found.items():
         sentences += _standing(seen, loss, by_name, beside=not made)
+    sentences += _short(found)
     if trained < asked:
         sentences.append(f"{trained} of {asked} runs are in: `{command}` trains the others.")
     return " ".join(sentences)
+
+
+def _short(found: Found) -> list[str]:
+    """Say how long runs were, and which of them training never made better."""
+    runs = [(name, loss, run) for (_, loss), by_name in found.items() for name, of in by_name.items() for run in of]
+    if not runs:
+        return []
+    told = [f"Runs took at most {max(run['steps'] for _, _, run in runs):,} steps."]
+    idle = sorted({f"{name} with {loss}" for name, loss, run in runs if run["best_step"] == 0})
+    if idle:
+        told.append(f"By validation the weights before training were the best of {', '.join(idle)}.")
+    return told
 
 
 def _backbones(pretraining: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
