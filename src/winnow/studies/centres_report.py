@@ -160,17 +160,8 @@ def draw(found: Found, parts: Parts) -> Figure:
     grid = figure.add_gridspec(2, 2)
     _dots(figure.add_subplot(grid[0, :]), reached, parts)
     dims, deltas = figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[1, 1])
-    for lines, axes, title in ((parts.dims, dims, "R@1 over the embedding's size"),
-                               (parts.deltas, deltas, "R@1 of Proxy-Anchor over delta")):  # fmt: skip
-        for (name, by_value), colour in zip(lines.items(), list(method_colours("abc").values())[1:], strict=False):
-            shown = {value: method for value, method in by_value.items() if method in reached}
-            values = [[100 * run["metrics"]["test"]["P@1"] for run in found[method]] for method in shown.values()]
-            mean = np.array([statistics.mean(each) for each in values])
-            spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in values])
-            axes.plot(list(shown), mean, "o-", color=colour, markersize=3.5, label=name)
-            axes.fill_between(list(shown), mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
-        axes.set_title(title)
-        axes.legend(fontsize=7.5)
+    _curves(dims, found, parts.dims, "R@1 over the embedding's size")
+    _curves(deltas, found, parts.deltas, "R@1 of Proxy-Anchor over delta")
     dims.set_xscale("log", base=2)
     ticks = sorted({dim for by_dim in parts.dims.values() for dim in by_dim})
     dims.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -179,6 +170,21 @@ def draw(found: Found, parts: Parts) -> Figure:
     if alone in reached:
         deltas.axhline(reached[alone], color=INK, linestyle=(0, (3, 3)), linewidth=0.8)
     return figure
+
+
+def _curves(
+    axes: Axes, found: Found, lines: Mapping[str, Mapping[int, str]] | Mapping[str, Mapping[float, str]], title: str
+) -> None:
+    """Draw R@1 over a setting, with a band of one deviation over seeds."""
+    for (name, by_value), colour in zip(lines.items(), list(method_colours("abc").values())[1:], strict=False):
+        shown = {float(value): method for value, method in by_value.items() if found[method]}
+        values = [[100 * run["metrics"]["test"]["P@1"] for run in found[method]] for method in shown.values()]
+        mean = np.array([statistics.mean(each) for each in values])
+        spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in values])
+        axes.plot(list(shown), mean, "o-", color=colour, markersize=3.5, label=name)
+        axes.fill_between(list(shown), mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+    axes.set_title(title)
+    axes.legend(fontsize=7.5)
 
 
 def _dots(axes: Axes, reached: Mapping[str, float], parts: Parts) -> None:
