@@ -160,7 +160,8 @@ def draw(found: Found, parts: Parts) -> Figure:
     grid = figure.add_gridspec(2, 2)
     _dots(figure.add_subplot(grid[0, :]), reached, parts)
     dims, deltas = figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[1, 1])
-    _curves(dims, found, parts.dims, "R@1 over the embedding's size")
+    sizes = {name: {float(dim): method for dim, method in by_dim.items()} for name, by_dim in parts.dims.items()}
+    _curves(dims, found, sizes, "R@1 over the embedding's size")
     _curves(deltas, found, parts.deltas, "R@1 of Proxy-Anchor over delta")
     dims.set_xscale("log", base=2)
     ticks = sorted({dim for by_dim in parts.dims.values() for dim in by_dim})
@@ -172,12 +173,10 @@ def draw(found: Found, parts: Parts) -> Figure:
     return figure
 
 
-def _curves(
-    axes: Axes, found: Found, lines: Mapping[str, Mapping[int, str]] | Mapping[str, Mapping[float, str]], title: str
-) -> None:
+def _curves(axes: Axes, found: Found, lines: Mapping[str, Mapping[float, str]], title: str) -> None:
     """Draw R@1 over a setting, with a band of one deviation over seeds."""
     for (name, by_value), colour in zip(lines.items(), list(method_colours("abc").values())[1:], strict=False):
-        shown = {float(value): method for value, method in by_value.items() if found[method]}
+        shown = {value: method for value, method in by_value.items() if found[method]}
         values = [[100 * run["metrics"]["test"]["P@1"] for run in found[method]] for method in shown.values()]
         mean = np.array([statistics.mean(each) for each in values])
         spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in values])
