@@ -159,6 +159,8 @@ def draw(found: Found, bound: str) -> Figure:
     """Draw MAP@R of every pooling: a panel for each backbone, a bar for each loss, the upper bounds as dashed lines."""
     shown = [name for name in next(iter(found.values())) if name != bound]
     backbones, losses = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+    # A backbone without any run yet has no panel, unless none has one.
+    backbones = [seen for seen in backbones if any(any(found[seen, loss].values()) for loss in losses)] or backbones
     colours = method_colours(losses)
     figure = new_figure(8.0, 1.3 + 0.36 * len(shown))
     panels = figure.subplots(1, len(backbones), sharey=True, squeeze=False)[0]

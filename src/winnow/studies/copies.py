@@ -75,7 +75,7 @@ def average_features(images: ImageSet, backbone: Backbone, crops: Crops, note: C
 def sets(task: Task) -> tuple[Mapping[str, ImageSet], list[str], str | None]:
     """Return what is compared, originals first, and the words and file of the config of its backbone."""
     if task.small:
-        images = load_emoji(images_per_class=5).test
+        images = load_emoji(images_per_class=3).test
         assert images is not None, "the embedded set has a test split"
         return {"original": images, **{f"WebP {q}": Recompressed(images, q) for q in (80, 30)}}, ["data=emoji"], None
     for folder in (ORIGINAL, COPY):
