@@ -41,7 +41,7 @@ COMMANDS = [
     for page in PAGES
     for block in blocks(page)
     for words in (words_of(line)[0] for line in block.commands())
-    if words[0] not in ("curl", "python")
+    if words[0] not in ("cp", "curl", "python")
 ]
 
 

@@ -76,6 +76,16 @@ def test_names_are_listed_in_order_and_looked_up():
     assert FOOD["bread"] is Bread
 
 
+def test_a_part_from_outside_is_as_good_as_any_and_takes_nobodys_name():
+    food: Registry[object] = Registry("food", {"pie": Pie}, default="pie")
+    food.add("cake", Cake)
+    food.add("cake", Cake)  # a file that is read twice
+    assert list(food) == ["pie", "cake"]
+    assert food.build({"name": "cake", "candles": 3}).candles == 3
+    with pytest.raises(ConfigError, match="there is a food 'pie' already: add Bread by another name"):
+        food.add("pie", Bread)
+
+
 MISTAKES = {
     "unknown part": (
         {"name": "pied"},

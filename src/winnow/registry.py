@@ -32,7 +32,7 @@ class Parameter:
 
 
 class Registry(Generic[T]):
-    """A closed table of named parts of one kind.
+    """A table of named parts of one kind.
 
     Args:
         kind: What the parts are, as users call it ("loss", "pooling").
@@ -55,6 +55,15 @@ class Registry(Generic[T]):
             known = ", ".join(self._parts)
             raise ConfigError(f"there is no {self.kind} '{name}'{nearest(name, self)}; known: {known}")
         return self._parts[name]
+
+    def add(self, name: str, part: type[T]) -> None:
+        """Add a part from outside winnow, for as long as this process runs; settings are read off it as off all others.
+
+        Raises:
+            ConfigError: when another part has the name.
+        """
+        if self._parts.setdefault(name, part) is not part:
+            raise ConfigError(f"there is a {self.kind} '{name}' already: add {part.__name__} by another name")
 
     def parameters(self, name: str) -> list[Parameter]:
         """Return the settings of a part: its keyword-only arguments, in order."""

@@ -13,7 +13,24 @@ from winnow.index import Index
 from winnow.models import Embedder
 from winnow.training import RunFolder, load_config, run_training
 
-CLASSES = ["oak", "birch", "old", "elm", "ash", "yew", "fir", "pine", "lime", "alder"]
+CLASSES = [
+    "oak",
+    "birch",
+    "old",
+    "elm",
+    "ash",
+    "yew",
+    "fir",
+    "pine",
+    "lime",
+    "alder",
+    "beech",
+    "hazel",
+    "larch",
+    "maple",
+    "rowan",
+    "willow",
+]
 RUN = [*TINY, "pooling.memory=16", "pooling.prototypes=4", "dim=8", "backbone=resnet20", "backbone.weights=random"]
 
 

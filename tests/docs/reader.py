@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -28,7 +29,7 @@ import winnow.demo.run
 import winnow.serve.run
 import winnow.training.prepare
 import winnow.training.run
-from tests.docs.blocks import Block, words_of
+from tests.docs.blocks import ROOT, Block, words_of
 from winnow.cli import run
 from winnow.data import Splits
 from winnow.data.emoji import load_emoji
@@ -45,6 +46,7 @@ SMALLER: dict[str, list[str]] = {
     "serve": ["--port", "0"],  # two tests at a time would both want the same
     "bench evaluate": ["--count", "200", "--deep", "0", "--repeats", "1", "--dim", "8"],
     "bench index": ["--count", "10000", "--queries", "4", "--images", "2", "--repeats", "1"],
+    "bench losses": ["--classes", "12", "--dim", "8", "--repeats", "1"],
     "bench pooling": ["--batch", "2", "--size", "9x8x4", "--repeats", "1"],
     "bench serve": ["--seconds", "0.5", "--clients", "1"],
     "bench train": ["--backbone", "resnet20", "--crop", "32", "--batch", "8", "--pack", "1", "--steps", "1",
@@ -86,6 +88,8 @@ class Reader:
             exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), self.names)
         if block.language == "yaml":
             make_config(yaml.safe_load(block.text))
+        if block.language == "diff":
+            apply(block.text)
         for line in block.commands():
             self.type(line, f"{block.page.name}:{block.line}: {line}")
 
@@ -115,25 +119,61 @@ def call_winnow(words: list[str]) -> int:
         for result in Path(words[words.index("--resume") + 1]).rglob("result.json"):
             result.unlink()
         return ended(run, ["winnow", *words])
-    more = SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), []))
-    return ended(run, ["winnow", *words, *more])
+    return ended(run, ["winnow", *smaller(words)])
+
+
+def smaller(words: list[str]) -> list[str]:
+    """Return the words of winnow's command line with those that make it small."""
+    return [*words, *SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), []))]
 
 
 def call_start(words: list[str]) -> int:
     """Do what `start.py` does once it has made the environment, which is the one that these tests run in."""
     assert words[0] == "start.py"
     program = start.TASKS[words[1]][1][-1]
-    return call_winnow([*program[1:], *words[2:]]) if program[0] == "winnow" else 0
+    if program[0] != "winnow":
+        return 0
+    if not Path("src").exists():
+        return call_winnow([*program[1:], *words[2:]])
+    command = [sys.executable, "-m", "winnow", *smaller([*program[1:], *words[2:]])]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": "src"}, check=False).returncode
 
 
 def call_python(words: list[str]) -> int:
-    """Run a script that the page has told to write."""
-    return ended(lambda: runpy.run_path(words[0], run_name="__main__"), words)
+    """Run a script that the page has told to write, and that takes the words of winnow's command line."""
+    return ended(lambda: runpy.run_path(words[0], run_name="__main__"), [words[0], *smaller(words[1:])])
+
+
+def call_cp(words: list[str]) -> int:
+    """Copy a file, into a checkout of winnow if that is where it goes."""
+    check_out(words[1])
+    shutil.copy(*words)
+    return 0
 
 
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
-    "winnow": call_winnow, "python3": call_start, "python": call_python
+    "winnow": call_winnow, "python3": call_start, "python": call_python, "cp": call_cp
 }  # fmt: skip
+
+
+def check_out(path: str) -> None:
+    """Have a copy of winnow's source in the current folder, where a page is about to change it."""
+    if path.startswith("src/") and not Path("src").exists():
+        shutil.copytree(ROOT / "src", "src", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def apply(diff: str) -> None:
+    """Make the changes of a block: of each piece, the lines without `+` stand in the file, once, one after another."""
+    for part in diff.split("--- ")[1:]:
+        path, _, body = part.partition("\n")
+        check_out(path)
+        text = Path(path).read_text()
+        for piece in body.split("@@\n"):
+            lines = piece.splitlines(keepends=True)
+            before = "".join(line[1:] for line in lines if line[0] in " -")
+            assert text.count(before) == 1, f"{path} has not once: {before}"
+            text = text.replace(before, "".join(line[1:] for line in lines if line[0] in " +"))
+        Path(path).write_text(text)
 
 
 def ended(work: Callable[[], object], words: list[str]) -> int:

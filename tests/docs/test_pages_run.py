@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import PAGES, blocks, name
 from tests.docs.reader import Belongings, Reader
+from winnow.training.config import REGISTRIES
 
-RUN = ("python", "console", "yaml")
+RUN = ("python", "console", "yaml", "diff")
 NEVER_RUN = ("text", "bibtex")  # a picture of a folder or a file, a citation
-MOST_NOT_RUN = 12
+MOST_NOT_RUN = 13
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))], ids=name)
@@ -20,10 +22,19 @@ def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
+    for registry in REGISTRIES.values():  # a page may add parts of its own
+        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
     reader = Reader(belongings)
     for block in blocks(page):
         if block.language in RUN and block.reason is None:
             reader.follow(block)
+    own = [key for key, module in sys.modules.items() if is_below(getattr(module, "__file__", None), tmp_path)]
+    for key in own:
+        del sys.modules[key]
+
+
+def is_below(path: str | None, folder: Path) -> bool:
+    return path is not None and Path(path).is_relative_to(folder)
 
 
 def test_no_block_is_in_a_language_that_is_passed_over() -> None:
