@@ -68,6 +68,7 @@ def test_covers_are_means_over_classes() -> None:
 
 def test_tables_show_what_is_missing() -> None:
     text = markdown_rows([{"a": 1, "b": 0.12345}, {"a": None, "b": "x|y"}], ["a", "b"])
+    assert markdown_rows([], ["|a|"]).startswith("| \\|a\\| |\n|---|")
     assert text.splitlines()[2:] == ["| 1 | 0.1235 |", "| – | x\\|y |"]
 
 

@@ -108,6 +108,6 @@ def markdown_rows(rows: Sequence[Row], columns: Sequence[str]) -> str:
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
         return text.replace("|", "\\|")
 
-    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    lines = ["| " + " | ".join(map(cell, columns)) + " |", "|---" * len(columns) + "|"]
     lines += ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]
     return "\n".join(lines) + "\n"
