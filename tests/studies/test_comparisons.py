@@ -16,7 +16,8 @@ from winnow.pooling import POOLINGS
 from winnow.studies import STUDIES, losses
 from winnow.studies.cub_losses import comparison as cub_comparison
 from winnow.studies.cub_poolings import comparison as cub_poolings
-from winnow.studies.methods import Comparison, Method, records
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import records
 from winnow.training.learner import check_objective, check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")

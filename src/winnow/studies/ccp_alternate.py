@@ -11,7 +11,7 @@ from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import EVERY, LOSSES, NEVER, WHERE, ccp, compare, train
 from winnow.studies.cub_losses import XBM
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import Found, deviation, findings, scores
+from winnow.studies.outcomes import Found, deviation, findings, scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import curves, deviation, findings, scores
+from winnow.studies.outcomes import deviation, findings, scores
+from winnow.studies.sweeps import curves
 
 BATCHES = (16, 32, 64, 128)  # of four images of a class
 MATTERS = 0.5  # points of MAP@R, where seeds differ by less

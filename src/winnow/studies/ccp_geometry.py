@@ -14,7 +14,7 @@ from winnow.report.style import method_colours, new_figure, styled
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import LOSSES, NEVER, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import findings
+from winnow.studies.outcomes import findings
 from winnow.studies.tsne import tsne
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import curves, deviation, findings, scores
+from winnow.studies.outcomes import deviation, findings, scores
+from winnow.studies.sweeps import curves
 
 PROXIES = (1, 4, 8)
 POOLS = {True: (12, 20), False: (12, 24)}  # beside one of as many images as proxies, which picks at random

@@ -9,8 +9,8 @@ from winnow.studies.base import Findings, Task
 from winnow.studies.centres_report import OURS, RIVAL, Parts, draw, told
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
-from winnow.studies.sweeps import findings
 
 REGULARISERS: Mapping[str, Sequence[str]] = {
     "R1 farthest": ["centres=r1", "centres.toward=farthest"],

@@ -15,7 +15,8 @@ from winnow.data.sets.cifar_collage import CifarCollage
 from winnow.studies.base import Findings, Task
 from winnow.studies.collage_report import draw, save_heat_maps, table, told
 from winnow.studies.made_cifar import make_cifar
-from winnow.studies.methods import Comparison, Method, records
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import records
 from winnow.studies.poolings import LARGE, LOSSES, every_pooling
 from winnow.studies.pretrain import Recipe, pretrain, read_record
 from winnow.training.prepare import load_data

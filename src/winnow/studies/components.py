@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, deviation, findings, gsp, losses, scores, where
+from winnow.studies.outcomes import deviation, findings, scores
+from winnow.studies.sweeps import compare, gsp, losses, where
 
 THESIS = {"GAP": 20.58, "GSP": 20.85, "ZSR alone (mu = 1)": 21.08, "GSP + ZSR": 21.52}  # CUB, 128-D MAP@R
 ZSR = 0.1

@@ -10,7 +10,8 @@ from typing import Any
 from winnow.models.weights import read_state
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, findings, gsp, losses, scores, where
+from winnow.studies.outcomes import findings, scores
+from winnow.studies.sweeps import compare, gsp, losses, where
 
 STARTS = {True: ((0.05, 20.0), (0.3, 5.0)), False: ((0.3, 5.0),)}
 LEARNED: dict[str, list[str]] = {

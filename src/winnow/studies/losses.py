@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from winnow.losses import LOSSES
 from winnow.studies.base import Findings, Task
-from winnow.studies.methods import Comparison, Method, records
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import records
 
 POOLINGS = {
     "GAP": ["pooling=gap"],

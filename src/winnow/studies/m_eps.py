@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, findings, grids, gsp, losses, scores, where
+from winnow.studies.outcomes import findings, scores
+from winnow.studies.sweeps import compare, grids, gsp, losses, where
 
 SMALL = ((16, 64), (0.5, 5.0, 20.0, 50.0))
 FULL = ((16, 32, 64, 128), (0.5, 1.0, 5.0, 10.0, 20.0))

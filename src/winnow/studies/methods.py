@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.studies.outcomes import Found, percent
 from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, check_same
@@ -95,7 +96,7 @@ class Comparison:
             check_same(config, place)
         return Planned({"method": method.name, "seed": str(seed)}, config, place)
 
-    def rows(self, found: Mapping[str, Sequence[Mapping[str, Any]]], command: str) -> list[dict[str, Any]]:
+    def rows(self, found: Found, command: str) -> list[dict[str, Any]]:
         """Return the table: means over the seeds, in percent, and their spread; what is missing, with its command.
 
         Args:
@@ -107,7 +108,7 @@ class Comparison:
             runs = found[method.name]
             row: dict[str, Any] = {"method": method.name, "runs": len(runs)}
             for name in ("MAP@R", "P@1"):
-                values = [100 * run["metrics"]["test"][name] for run in runs]
+                values = percent(runs, name)
                 row[name] = round(statistics.mean(values), 2) if values else None
                 row[f"{name} sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
             row["steps"] = round(statistics.mean(run["best_step"] for run in runs)) if runs else None
@@ -121,14 +122,14 @@ class Comparison:
         return rows
 
     @styled
-    def figure(self, found: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> Figure:
+    def figure(self, found: Found, title: str) -> Figure:
         """Draw MAP@R of every method: a bar for the mean, a dot for each seed, a whisker for their deviation."""
         shown = [method for method in self.methods if found[method.name]]
         figure = new_figure(7.2, 0.9 + 0.27 * len(shown))
         axes = figure.subplots()
         colours = method_colours(dict.fromkeys(method.group for method in shown))
         for place, method in enumerate(shown):
-            values = [100 * run["metrics"]["test"]["MAP@R"] for run in found[method.name]]
+            values = percent(found[method.name])
             deviation = statistics.stdev(values) if len(values) > 1 else None
             axes.barh(
                 place, statistics.mean(values), xerr=deviation, color=colours[method.group], alpha=0.75, height=0.7
@@ -144,27 +145,6 @@ class Comparison:
             handles = [axes.barh(0, 0, color=colour) for colour in colours.values()]
             axes.legend(handles, list(colours), loc="lower right", fontsize=8)
         return figure
-
-
-def records(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return every run as a study's JSON file keeps it: where it comes from, its settings and its numbers."""
-    kept = (
-        "command",
-        "commit",
-        "machine",
-        "versions",
-        "config",
-        "metrics",
-        "steps",
-        "best_step",
-        "seconds",
-        "problems",
-    )
-    return [
-        {"method": name, "seed": run["config"]["seed"], **{key: run[key] for key in kept if key in run}}
-        for name, runs in found.items()
-        for run in runs
-    ]
 
 
 def _check_data(runs: Sequence[Planned]) -> None:

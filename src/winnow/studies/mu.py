@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, curves, findings, gsp, losses, scores, where
+from winnow.studies.outcomes import findings, scores
+from winnow.studies.sweeps import compare, curves, gsp, losses, where
 
 SMALL, FULL = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 LOW, HIGH = 0.3, 0.7  # what counts as low and as high

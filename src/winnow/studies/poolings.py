@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from winnow.studies.base import Findings, Task
-from winnow.studies.methods import Comparison, Method, records
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import records
 
 # The demo's map, batches and learning rate, and its C2. Proxies learn at that rate too, which is the documents'.
 WORDS = ["data=emoji", "backbone.train=frozen", "train.classes_per_batch=16", "train.lr=1e-3"]

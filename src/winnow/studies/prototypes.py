@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, curves, findings, gsp, losses, scores, where
+from winnow.studies.outcomes import findings, scores
+from winnow.studies.sweeps import compare, curves, gsp, losses, where
 
 SMALL, FULL = (4, 16, 64, 128), (8, 16, 32, 64, 128, 256)
 ENOUGH = 64  # from here on the documents see little change

@@ -12,7 +12,8 @@ from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
 from winnow.report.style import method_colours, new_figure, styled
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, findings, gsp, losses, where
+from winnow.studies.outcomes import findings
+from winnow.studies.sweeps import compare, gsp, losses, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import compare, findings, gsp, losses, scores, where
+from winnow.studies.outcomes import findings, scores
+from winnow.studies.sweeps import compare, gsp, losses, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

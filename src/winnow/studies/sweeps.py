@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
-from winnow.studies.base import Findings, Row, Task
 from winnow.studies.cub_losses import CONFIG
-from winnow.studies.methods import Comparison, Method, records
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import Found, percent, scores
 from winnow.studies.poolings import LOSSES, WORDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Found = Mapping[str, Sequence[Mapping[str, Any]]]
 
 CUB_LOSSES = {
     "C2": ["loss=c2", "loss.preset=cub"],
@@ -55,40 +53,6 @@ def where(small: bool, steps: int = 200) -> str:
     return WHERE[small].format(steps=steps)
 
 
-def findings(
-    task: Task,
-    name: str,
-    title: str,
-    text: str,
-    compared: Comparison,
-    found: Found,
-    figure: Figure,
-    rows: Sequence[Row],
-) -> Findings:
-    """Put together what a sweep found, with the runs behind it."""
-    asked = sum(len(compared.seeds) for _ in compared.methods)
-    trained = sum(map(len, found.values()))
-    missing = (
-        "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
-    )
-    settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
-    if compared.file is not None:
-        settings["config"] = compared.file
-    return Findings(title, text + missing, rows, figure, settings, {"runs": records(found)})
-
-
-def scores(found: Found) -> dict[str, float]:
-    """Return every method's mean test MAP@R in percent, of those with runs."""
-    return {name: statistics.mean(100 * run["metrics"]["test"]["MAP@R"] for run in runs)
-            for name, runs in found.items() if runs}  # fmt: skip
-
-
-def deviation(found: Found) -> float:
-    """Return the largest standard deviation of a method's MAP@R over its seeds, in points; 0 where each has one."""
-    each = [[100 * run["metrics"]["test"]["MAP@R"] for run in runs] for runs in found.values()]
-    return max((statistics.stdev(values) for values in each if len(values) > 1), default=0.0)
-
-
 @styled
 def curves(
     found: Found,
@@ -113,8 +77,7 @@ def curves(
     axes = figure.subplots()
     colours = method_colours(["", *lines])
     for loss, by_value in lines.items():
-        shown = {value: [100 * run["metrics"]["test"]["MAP@R"] for run in found[name]]
-                 for value, name in by_value.items() if found[name]}  # fmt: skip
+        shown = {value: percent(found[name]) for value, name in by_value.items() if found[name]}
         mean = np.array([statistics.mean(each) for each in shown.values()])
         spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in shown.values()])
         axes.plot(list(shown), mean, "o-", color=colours[loss], markersize=3.5, label=loss)

@@ -11,7 +11,8 @@ from winnow.studies.base import Findings, Task
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.sweeps import CUB_LOSSES, findings, gsp, scores
+from winnow.studies.outcomes import findings, scores
+from winnow.studies.sweeps import CUB_LOSSES, gsp
 
 CLASS, MEAN = "class token", "mean of tokens"
 MADE = (30, 6)  # made-up training and test images of each class

@@ -19,9 +19,10 @@ from winnow.pooling import GSP
 from winnow.report.style import save
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
 from winnow.studies.pretrain import Recipe, pretrain, read_record
-from winnow.studies.sweeps import findings, gsp
+from winnow.studies.sweeps import gsp
 from winnow.studies.zero_shot_report import Pair, Seen, draw, overlays, summarise, told
 from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned

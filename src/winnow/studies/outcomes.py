@@ -1,0 +1,81 @@
+"""What runs of a comparison come to: scores over seeds, how far seeds deviate, and whether that bears out a claim."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from winnow.studies.base import Findings, Row, Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from winnow.studies.methods import Comparison
+
+Runs = Sequence[Mapping[str, Any]]
+"""Results of a method's runs."""
+Found = Mapping[str, Runs]
+"""Results by the name of their method."""
+
+_KEPT = ("command", "commit", "machine", "versions", "config", "metrics", "steps", "best_step", "seconds", "problems")
+
+
+def percent(runs: Runs, metric: str = "MAP@R") -> list[float]:
+    """Return a metric on the test classes in percent, of every run."""
+    return [100 * run["metrics"]["test"][metric] for run in runs]
+
+
+def scores(found: Found, metric: str = "MAP@R") -> dict[str, float]:
+    """Return every method's mean over its runs in percent, of those with runs."""
+    return {name: statistics.mean(percent(runs, metric)) for name, runs in found.items() if runs}
+
+
+def deviation(found: Found, metric: str = "MAP@R") -> float:
+    """Return the largest standard deviation of a method over its seeds, in points; 0 where each has one."""
+    return max((statistics.stdev(percent(runs, metric)) for runs in found.values() if len(runs) > 1), default=0.0)
+
+
+def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
+    """Say whether a gain that a document reports is one here too.
+
+    Args:
+        gain: What was measured; above 0 is what the document says.
+        deviation: How much it takes to be told from chance; 0 where nothing was done twice.
+        of: What was done several times.
+    """
+    if deviation and abs(gain) <= deviation:
+        return f"cannot be told from what {of}s deviate by"
+    told = "agrees" if gain > 0 else "does not agree"
+    return told if deviation else f"{told} by one {of}"
+
+
+def records(found: Found) -> list[dict[str, Any]]:
+    """Return every run as a study's JSON file keeps it: where it comes from, its settings and its numbers."""
+    return [
+        {"method": name, "seed": run["config"]["seed"], **{key: run[key] for key in _KEPT if key in run}}
+        for name, runs in found.items()
+        for run in runs
+    ]
+
+
+def findings(
+    task: Task,
+    name: str,
+    title: str,
+    text: str,
+    compared: Comparison,
+    found: Found,
+    figure: Figure,
+    rows: Sequence[Row],
+) -> Findings:
+    """Put together what a comparison found, with the runs behind it."""
+    asked = len(compared.seeds) * len(compared.methods)
+    trained = sum(map(len, found.values()))
+    missing = (
+        "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
+    )
+    settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
+    if compared.file is not None:
+        settings["config"] = compared.file
+    return Findings(title, text + missing, rows, figure, settings, {"runs": records(found)})
