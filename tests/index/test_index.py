@@ -16,8 +16,7 @@ from winnow import Embedder, Index
 from winnow.data import read_collection
 from winnow.errors import ConfigError, DataError, ModelError, OutputError
 from winnow.evaluation import search
-from winnow.index import embedding, search_again
-from winnow.index import index as index_module
+from winnow.index import embedding, search_again, writing
 from winnow.index.approximate import FaissFinder, measure_recall, open_finder
 from winnow.index.exact import ExactFinder, measured
 from winnow.index.manifest import locked
@@ -173,7 +172,7 @@ def test_another_model_is_refused(index, photos, tmp_path):
 
 def test_float16(model, photos, tmp_path, index):
     half = Index.build(model, photos, tmp_path / "half", dtype="float16")
-    assert half._opened.vectors.dtype == np.float16
+    assert half._opened.generation.vectors.dtype == np.float16
     assert np.allclose(half.vectors(half.ids), index.vectors(index.ids), atol=1e-3)
     assert half.search(index.vectors(index.ids), 1).ids[:, 0].tolist() == index.ids.tolist()
 
@@ -353,7 +352,7 @@ def test_search_again(index):
 
 def test_images_of_many_forms(model, photos, tmp_path):
     paths = sorted(photos.rglob("*.png"))[:3]
-    assert len(index_module.as_image_set([*paths, str(paths[0])])) == 4
+    assert len(writing.as_image_set([*paths, str(paths[0])])) == 4
     index = Index.build(model, [*paths, str(paths[0])], tmp_path / "listed")
     assert len(index) == 3  # the one that is listed twice is there once
     assert index.labels == [None] * 3

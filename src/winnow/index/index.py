@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -15,24 +14,19 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from winnow.data import UNLABELLED, FileSet, ImageSet, read_collection
 from winnow.errors import DataError, ModelError
 from winnow.evaluation.inputs import as_count, as_embeddings
 from winnow.files import make_folder
-from winnow.index.approximate import build_finder, check_kind, measure_recall, open_finder
-from winnow.index.changes import Changes, Shown, plan
-from winnow.index.embedding import embed_new
+from winnow.index.approximate import check_kind
+from winnow.index.changes import Changes
 from winnow.index.entries import Entry
-from winnow.index.exact import Finder, measured
-from winnow.index.generation import Generation, Row, write_generation
-from winnow.index.hashing import Task, content_hashes, full_name, label, silent
-from winnow.index.journal import Journal
+from winnow.index.exact import measured
+from winnow.index.hashing import Task, silent
 from winnow.index.manifest import FILE, Manifest, locked
+from winnow.index.opened import Opened
+from winnow.index.writing import Images, as_image_set, bring_in, write
 from winnow.models import Embedder
 from winnow.models.embedder import ImageLike
-
-Images = ImageSet | str | PathLike[str] | Sequence[str | PathLike[str]]
-_GENERATION = "generation-"
 
 
 class Hits(NamedTuple):
@@ -56,7 +50,6 @@ class Index:
 
     Attributes:
         path: Its folder.
-        manifest: What it holds.
         built: What `build` did, for an index that was just built.
     """
 
@@ -65,7 +58,7 @@ class Index:
     def __init__(self, path: Path, *, device: str | torch.device = "cpu") -> None:
         self.path, self._device = path, device
         self._model: Embedder | None = None
-        self._load()
+        self._opened = Opened.read(path)
 
     @classmethod
     def open(cls, path: str | PathLike[str], *, device: str | torch.device = "cpu") -> Index:
@@ -106,30 +99,25 @@ class Index:
         check_kind(kind)
         make_folder(folder)
         model.save_pretrained(folder / "model")
-        index = cls.__new__(cls)
-        index.path, index._device, index._model = folder, model.device, model
-        index.manifest = Manifest("", model.fingerprint(), kind, dtype, 0, model.config.dim, 0)
-        index._state = None
-        index.built = index._change(as_image_set(images), prune=False, batch_size=batch_size, task=task)
+        manifest = Manifest("", model.fingerprint(), kind, dtype, 0, model.config.dim, 0)
+        with locked(folder):
+            _, changes = bring_in(
+                folder, manifest, None, model, as_image_set(images), prune=False, batch_size=batch_size, task=task
+            )
+        index = cls(folder, device=model.device)
+        index._model, index.built = model, changes
         return index
-
-    def _load(self) -> None:
-        for _ in range(5):  # another process may switch between the two readings
-            self.manifest = Manifest.read(self.path)
-            folder = self.path / self.manifest.generation
-            try:
-                self._state: Generation | None = Generation(folder)
-                self._finder: Finder = open_finder(self.manifest.kind, self._state.vectors, folder)
-                return
-            except FileNotFoundError:
-                continue
-        raise DataError(f"{self.path} is damaged: {self.manifest.generation} is missing; build it anew")
 
     def __len__(self) -> int:
         return self.manifest.count
 
     def __repr__(self) -> str:
         return f"Index({str(self.path)!r}, {len(self)} images, kind={self.kind!r})"
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it holds."""
+        return self._opened.manifest
 
     @property
     def kind(self) -> str:
@@ -168,9 +156,9 @@ class Index:
         k = min(as_count(k, "k", 1), len(self))
         if k == 0 or len(vectors) == 0:
             return Hits(np.zeros((len(vectors), k), dtype=np.int64), np.zeros((len(vectors), k), dtype=np.float32))
-        state = self._opened
-        distances, places = measured(state.vectors, vectors, self._finder.candidates(vectors, k), k)
-        return Hits(np.where(places < 0, -1, state.ids[places]), distances)
+        stored = self._opened.generation
+        distances, places = measured(stored.vectors, vectors, self._opened.finder.candidates(vectors, k), k)
+        return Hits(np.where(places < 0, -1, stored.ids[places]), distances)
 
     def vectors_of(self, queries: ImageLike | Sequence[ImageLike] | NDArray[Any] | Tensor) -> NDArray[np.float32]:
         """Return the vectors (Q, dim) of queries: as they are, or of images by the index's model."""
@@ -188,27 +176,27 @@ class Index:
         Raises:
             DataError: when there is none.
         """
-        return self._opened.table.entry(int(number))
+        return self._opened.generation.table.entry(int(number))
 
     def find(self, path: str | PathLike[str]) -> int | None:
         """Return the id of the entry with a path or name; None where there is none."""
-        found = self._opened.table.find(str(path))
-        return self._opened.table.find(os.path.abspath(path)) if found is None else found
+        found = self._opened.generation.table.find(str(path))
+        return self._opened.generation.table.find(os.path.abspath(path)) if found is None else found
 
     def vectors(self, ids: ArrayLike) -> NDArray[np.float32]:
         """Return the vectors (..., dim) of entries by ids (...), to search on from them."""
-        state = self._opened
-        return np.asarray(state.vectors[state.places(ids)], dtype=np.float32)
+        stored = self._opened.generation
+        return np.asarray(stored.vectors[stored.places(ids)], dtype=np.float32)
 
     @property
     def ids(self) -> NDArray[np.int64]:
         """The ids of all entries."""
-        return self._opened.ids
+        return self._opened.generation.ids
 
     @property
     def labels(self) -> list[str | None]:
         """The class of each entry, in the order of `ids`; None where it is not known."""
-        return self._opened.table.labels()
+        return self._opened.generation.table.labels()
 
     def add(self, images: Images, *, prune: bool = False, batch_size: int = 64, task: Task = silent) -> Changes:
         """Add images, and embed those anew whose content has changed; what is unchanged costs a look at its bytes.
@@ -219,7 +207,14 @@ class Index:
             batch_size: Images embedded at a time.
             task: Shows progress.
         """
-        return self._change(as_image_set(images), prune=prune, batch_size=batch_size, task=task)
+        with locked(self.path):
+            before = Opened.read(self.path)
+            after, changes = bring_in(
+                self.path, before.manifest, before, self.model, as_image_set(images), prune=prune,
+                batch_size=batch_size, task=task,
+            )  # fmt: skip
+            self._opened = after or before
+        return changes
 
     def remove(self, paths: Sequence[str | PathLike[str]]) -> Changes:
         """Remove entries by path or name.
@@ -228,93 +223,23 @@ class Index:
             DataError: when one of them is not in the index; nothing is removed then.
         """
         with locked(self.path):
-            self._load()
+            self._opened = before = Opened.read(self.path)
             gone = {}
             for path in paths:
                 number = self.find(path)
                 if number is None:
                     raise DataError(f"{path} is not in the index {self.path}")
                 gone[number] = path
-            rows = [row for row in self._rows().values() if row.id not in gone]
+            rows = [row for row in before.rows().values() if row.id not in gone]
             changes = Changes(removed=len(gone), unchanged=len(rows))
             if gone:
-                self._write(rows, None, silent)
+                self._opened = write(self.path, before.manifest, before, rows, None, silent)
         return changes
 
     def convert(self, kind: str) -> None:
         """Search in another way from now on."""
         with locked(self.path):
-            self._load()
+            self._opened = before = Opened.read(self.path)
             check_kind(kind, len(self))
-            self.manifest = replace(self.manifest, kind=kind)
-            self._write(list(self._rows().values()), None, silent)
-
-    @property
-    def _opened(self) -> Generation:
-        assert self._state is not None, "it is opened, or built"
-        return self._state
-
-    def _rows(self) -> dict[str, Row]:
-        """Return all entries by path, as they would be written again."""
-        found = [] if self._state is None else self._state.table.known()
-        return {path: Row(number, path, name, key, number) for number, path, key, name in found}
-
-    def _change(self, images: ImageSet, *, prune: bool, batch_size: int, task: Task) -> Changes:
-        with locked(self.path):
-            if self._state is not None:
-                self._load()
-            hashes = content_hashes(images, task("reading"))
-            shown = [Shown(full_name(images, i), key, label(images, i)) for i, key in enumerate(hashes)]
-            known = self._rows()
-            have = {row.hash for row in known.values()}
-            journal = Journal(self.path / ".journal.sqlite", self.manifest.model)
-            try:
-                made = embed_new(
-                    self.model, images, hashes, have, journal, batch_size, thumbnails=True, show=task("embedding")
-                )
-                rows, changes, next_id = plan(known, shown, made.failed, prune=prune, next_id=self.manifest.next_id)
-                changes.embedded = made.count
-                changes.skipped = [(shown[index].path, reason) for index, reason in made.reasons]
-                if not rows and not known:
-                    first = f"; the first is {changes.skipped[0][0]} ({changes.skipped[0][1]})" * bool(made.reasons)
-                    raise DataError(f"none of the {len(images)} images can be read{first}")
-                if self._state is None or changes.added or changes.updated or changes.removed:
-                    self.manifest = replace(self.manifest, next_id=next_id)
-                    self._write(rows, journal, task)
-            except BaseException:
-                journal.close()
-                raise
-            journal.delete()
-        return changes
-
-    def _write(self, rows: list[Row], journal: Journal | None, task: Task) -> None:
-        """Write a new generation, switch to it and remove the others."""
-        before, kind = self._state, self.manifest.kind
-        check_kind(kind, len(rows))
-        numbers = [int(p.name.removeprefix(_GENERATION)) for p in self._generations()]
-        name = f"{_GENERATION}{max(numbers, default=0) + 1:06d}"
-        folder = self.path / name
-        write_generation(folder, rows, before, journal, self.manifest.dim, self.manifest.dtype, task("writing"))
-        state = Generation(folder)
-        build_finder(kind, state.vectors, folder)
-        self._finder = open_finder(kind, state.vectors, folder)
-        recall = None if kind == "exact" else measure_recall(self._finder, state.vectors)
-        self.manifest = replace(self.manifest, generation=name, count=len(rows), recall=recall)
-        self.manifest.write(self.path)
-        self._state = state
-        for other in self._generations():
-            if other.name != name:
-                shutil.rmtree(other, ignore_errors=True)  # a reader keeps what it has open
-
-    def _generations(self) -> list[Path]:
-        return [p for p in self.path.glob(f"{_GENERATION}*") if p.name.removeprefix(_GENERATION).isdigit()]
-
-
-def as_image_set(images: Images) -> ImageSet:
-    """Return images given as a set, as a folder or CSV file, or as paths of image files."""
-    if isinstance(images, ImageSet):
-        return images
-    if isinstance(images, str | PathLike):
-        return read_collection(Path(images))
-    paths = [os.fspath(path) for path in images]
-    return FileSet.of_names(Path(), paths, [UNLABELLED] * len(paths))
+            rows = list(before.rows().values())
+            self._opened = write(self.path, replace(before.manifest, kind=kind), before, rows, None, silent)
