@@ -1,0 +1,77 @@
+"""What was measured and kept in `results/`: studies, and the figures of benchmarks."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from base64 import b64encode
+from pathlib import Path
+
+from markup import escaped
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench"
+KERNEL = re.compile("its (.*) kernel alone")
+
+
+def studies() -> str:
+    """Every study: what it is, its command, and what it found where that is kept."""
+    from winnow.studies import STUDIES
+    from winnow.studies.base import cost
+
+    lines: list[str] = []
+    for name, study in STUDIES.items():
+        first = (inspect.getdoc(study) or "").splitlines()[0]
+        told = f"{first} Cost: {cost(study)}" if cost(study) else first
+        lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", f"$ winnow study {name}", "```", ""]
+        kept = RESULTS.parent / f"{name.replace('-', '_')}.md"
+        if kept.is_file():
+            lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]
+            picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
+            inner = picture[picture.index("<svg") :]
+            # As an image its ids and styles are its own.
+            lines += [f'<img alt="{first}" src="data:image/svg+xml;base64,{b64encode(inner.encode()).decode()}">', ""]
+    return "\n".join(lines)
+
+
+def figures(name: str) -> str:
+    """The kept figures of a benchmark, a table for each device it was run on; nothing where there are none."""
+    from winnow.bench.record import show_bytes, show_seconds
+
+    lines: list[str] = []
+    for path in sorted(RESULTS.glob(f"{name}-*.json")):
+        kept = json.loads(path.read_text())
+        machine = kept["machine"]
+        where = machine["gpu"] if kept["settings"]["device"] == "cuda" else f"{machine['threads']} cores"
+        facts = list(dict.fromkeys(fact for row in kept["rows"] for fact in row.get("facts", {})))
+        lines += [f"`{kept['command']}` on {where} ({path.name}):", ""]
+        lines += ["| " + " | ".join(["case", "rival", "median", "ratio", "memory", *facts]) + " |"]
+        lines += ["|---|---|" + "--:|" * (3 + len(facts))]
+        for row in kept["rows"]:
+            if KERNEL.fullmatch(row["rival"]):
+                continue
+            ratio, memory = row["ratio"], row["peak_bytes"]
+            cells = [row["case"], row["rival"], show_seconds(row["seconds"]["median"])]
+            cells += ["" if ratio is None else f"{ratio:.2f}", "" if memory is None else show_bytes(memory)]
+            cells += [f"{row['facts'][fact]:.4g}" if fact in row.get("facts", {}) else "" for fact in facts]
+            lines.append("| " + " | ".join(map(escaped, cells)) + " |")
+        lines += ["", f"Ratios are to {kept['against']}.", *kept["notes"], ""]
+    return "\n".join(lines)
+
+
+def profile() -> str:
+    """What each kernel of the fused pooling takes, case by case."""
+    kept = json.loads((RESULTS / "pooling-cuda.json").read_text())
+    cases: dict[str, dict[str, float]] = {}
+    for row in kept["rows"]:
+        if found := KERNEL.fullmatch(row["rival"]):
+            cases.setdefault(row["case"], {})[found[1]] = row["seconds"]["median"]
+        elif row["rival"] in ("winnow", "winnow, replayed", "memory floor"):
+            cases.setdefault(row["case"], {})[row["rival"]] = row["seconds"]["median"]
+    names = ["prototypes", "scores", "pool", "weights gradient", "gradient", "unclip"]
+    names = ["winnow", "winnow, replayed", *names, "memory floor"]
+    lines = ["Microseconds:", "", "| " + " | ".join(["case", *names]) + " |", "|---|" + "--:|" * len(names)]
+    for case, found in cases.items():
+        cells = [f"{found[name] * 1e6:.3g}" if name in found else "" for name in names]
+        lines.append("| " + " | ".join([case, *cells]) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,207 @@
+"""What the code says of itself: settings, losses, poolings and other parts, commands, exit codes, sets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from markup import escaped, plain, written
+
+from winnow.registry import REQUIRED, Registry
+
+
+def config() -> str:
+    """Every key of the config with its default and meaning, a table for each section."""
+    from winnow.training.config import Config, describe
+
+    sections: dict[str, list[tuple[str, Any, str]]] = {}
+    for key, default, meaning in describe():
+        sections.setdefault(key.split(".")[0] if "." in key else "", []).append((key, default, meaning))
+    sections[""] = sections.pop("")  # what belongs to no section comes last
+    lines: list[str] = []
+    for name, keys in sections.items():
+        lines += [f"## {name or 'no section'}", ""]
+        if name:
+            section: Any = Config.model_fields[name].annotation
+            lines += [*_about(name, section), ""]
+        lines += ["| key | default | meaning |", "|---|---|---|"]
+        lines += [f"| `{key}` | {written(default)} | {escaped(meaning)} |" for key, default, meaning in keys]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _about(name: str, section: Any) -> Iterator[str]:
+    """What a section is, and what its short form sets."""
+    if hasattr(section, "shorthand"):
+        yield inspect.getdoc(section) or ""
+        short = f"{name}.{section.shorthand}" if section.shorthand else None
+    else:
+        page = {"loss": "losses", "pooling": "poolings"}.get(name, name)
+        yield f"The settings are those of the {name} that is named; see [its page]({page}.md)."
+        short = f"{name}.name"
+    if short:
+        yield ""
+        yield f"`{name}=VALUE` is short for `{short}=VALUE`."
+
+
+def _losses() -> Registry[Any]:
+    from winnow.losses import LOSSES
+
+    return LOSSES
+
+
+def _references() -> Registry[Any]:
+    from winnow.references import REFERENCES
+
+    return REFERENCES
+
+
+def _mining() -> Registry[Any]:
+    from winnow.mining import MINING
+
+    return MINING
+
+
+PAGED: dict[str, Callable[[], Registry[Any]]] = {"losses": _losses, "references": _references, "mining": _mining}
+"""Kinds of parts of which each has a page of its own."""
+
+
+def listed(kind: str) -> str:
+    """A table of the parts of a kind, with links to their pages."""
+    registry = PAGED[kind]()
+    lines = ["| name | what it is |", "|---|---|"]
+    for name in registry:
+        first = (inspect.getdoc(registry[name]) or "").splitlines()[0].replace("|", "\\|")
+        default = " The default." if name == registry.default else ""
+        lines.append(f"| [`{registry.kind}={name}`]({kind}/{name}.md) | {first}{default} |")
+    return "\n".join(lines)
+
+
+def centres() -> str:
+    """Every centre regulariser, likewise."""
+    from winnow.centres import CENTRES
+
+    return _registry(CENTRES, lambda part: "")
+
+
+def poolings() -> str:
+    """Every pooling, likewise."""
+    from winnow.pooling import POOLINGS
+
+    def facts(part: Any) -> str:
+        which = {"raw": "backbone's map, and is projected after", "projected": "projected map"}[part.pools]
+        if part.guided:
+            which = "backbone's map by weights from the projected one, and is projected after"
+        takes = {
+            "set": "maps of any size and tokens",
+            "grid": "maps of any size, but no tokens",
+            "fixed": "maps and tokens of the one size it was made for",
+        }[part.takes]
+        weights = "It tells the weight of every place" if part.has_weights else "It has no weights over places"
+        attributes = "and its prototypes' attributes." if part.has_attributes else "and no attributes."
+        return f"It pools the {which}. It takes {takes}. {weights} {attributes}"
+
+    return _registry(POOLINGS, facts)
+
+
+def _registry(registry: Registry[Any], facts: Callable[[Any], str]) -> str:
+    """A section for every part."""
+    lines: list[str] = []
+    for name in registry:
+        default = " (the default)" if name == registry.default else ""
+        lines += [f"## {name}{default} {{ #{name} }}", "", *part_page(registry, name, facts(registry[name]))]
+    return "\n".join(lines)
+
+
+def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[str]:
+    """What a part is, its equation, its reference, its settings and presets."""
+    part = registry[name]
+    body = (inspect.getdoc(part) or "").split("\nArgs:\n")[0].rstrip()
+    body = body.replace("\n\nWhen to use it: ", "\n\n**When to use it:** ")
+    module = ".".join(part.__module__.split(".")[:2])
+    yield from (f"[`{part.__name__}`][{module}.{part.__name__}]", "", body, "", facts, "")
+    settings = registry.parameters(name)
+    if not settings:
+        yield from ("It has no settings.", "")
+        return
+    yield from ("| setting | type | default | meaning |", "|---|---|---|---|")
+    for one in settings:
+        kind = getattr(one.annotation, "__name__", str(one.annotation))
+        if get_origin(one.annotation) is Literal:
+            kind = " or ".join(map(str, get_args(one.annotation)))
+        default = "required" if one.default is REQUIRED else written(one.default)
+        yield f"| `{registry.kind}.{one.name}` | `{escaped(kind, code=True)}` | {default} | {escaped(one.meaning)} |"
+    yield ""
+    if presets := registry.presets(name):
+        yield from (
+            "Presets, the documents' settings for a data set or a comparison:",
+            "",
+            "| preset | settings |",
+            "|---|---|",
+        )
+        for preset, chosen in presets.items():
+            listed = ", ".join(f"`{key}={value}`" for key, value in chosen.items())
+            yield f"| `{registry.kind}.preset={preset}` | {listed} |"
+        yield ""
+
+
+def commands() -> str:
+    """Every command of the command line with its arguments and options."""
+    import typer
+
+    from winnow.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    return "\n".join(_command("winnow", group.commands, "##"))
+
+
+def _command(program: str, commands: dict[str, Any], level: str) -> Iterator[str]:
+    """A section for each command; a command of commands has theirs below it."""
+    for name, command in commands.items():
+        anchor = f"{program} {name}".removeprefix("winnow ").replace(" ", "-")
+        yield from (f"{level} {program} {name} {{ #{anchor} }}", "")
+        if inner := getattr(command, "commands", None):
+            yield from (plain(command.help), "")
+            yield from _command(f"{program} {name}", inner, f"{level}#")
+            continue
+        words = [str(one.metavar) for one in command.params if one.param_type_name == "argument"]
+        usage = " ".join([program, name, "[OPTIONS]", *words])
+        yield from ("```text", usage, "```", "", plain(command.help), "")
+        yield from ("| argument or option | default | meaning |", "|---|---|---|")
+        for one in command.params:
+            if one.name != "help":
+                label = one.metavar if one.param_type_name == "argument" else ", ".join(one.opts)
+                needed = "required" if one.required else written(one.default)
+                yield f"| `{escaped(label, code=True)}` | {needed} | {escaped(one.help or '')} |"
+        yield ""
+
+
+def exits() -> str:
+    """The exit codes, from the errors that carry them."""
+    from winnow import errors
+
+    kinds = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.WinnowError) and kind.__module__ == errors.__name__
+    ]
+    lines = ["| code | meaning |", "|---|---|", "| 0 | Done. |"]
+    for kind in sorted(kinds, key=lambda kind: kind.exit_code):
+        first = (inspect.getdoc(kind) or "").splitlines()[0]
+        usage = " A mistake in the command itself, such as an unknown option, ends with this code too."
+        more = usage if kind is errors.ConfigError else ""
+        lines.append(f"| {kind.exit_code} | [`{kind.__name__}`][winnow.errors.{kind.__name__}]: {first}{more} |")
+    return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])
+
+
+def datasets() -> str:
+    """Every benchmark set: its images and classes, ranks and terms."""
+    from winnow.data.sets import DATASETS
+
+    lines = ["| name | set | images | R@k at | terms |", "|---|---|---|---|---|"]
+    for name, one in DATASETS.items():
+        images = ", ".join(f"{part} {count:,}" for part, count in one.counts.items())
+        cells = [f"[{one.title}]({one.home.split()[0]}): {one.about}", images, ", ".join(map(str, one.ks)), one.terms]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
