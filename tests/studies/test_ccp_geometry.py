@@ -61,8 +61,9 @@ def test_radii_and_distances_are_as_defined() -> None:
 
 
 def test_both_claims_are_checked() -> None:
-    def row(radius: float, apart: float) -> dict[str, float]:
+    def row(radius: float, apart: float, sd: float | None = 0.5) -> dict[str, float | None]:
         return {"MAP@R": 1.0, ccp_geometry.RADIUS: radius, ccp_geometry.APART: apart,
+                f"{ccp_geometry.RADIUS} sd": sd, f"{ccp_geometry.APART} sd": sd,
                 "radius / distance": radius / apart}  # fmt: skip
 
     names = (ccp_geometry.PLAIN, ccp_geometry.ONE, ccp_geometry.MANY)
@@ -71,3 +72,8 @@ def test_both_claims_are_checked() -> None:
     text = ccp_geometry.told(dict(zip(names, (row(1, 3), row(2, 3), row(3, 2)), strict=True)))
     assert text.count("does not agree") == 4
     assert text.count("no smaller") == 2
+    text = ccp_geometry.told(dict(zip(names, (row(3, 1), row(2, 1), row(1, 2, 1.5)), strict=True)))
+    assert text.count("cannot be told") == 3, "only one radius is smaller by more than seeds deviate"
+    text = ccp_geometry.told(dict(zip(names, (row(3, 1, None), row(2, 1, None), row(1, 2, None)), strict=True)))
+    assert text.count("agrees by one seed") == 4
+    assert "deviate" not in text

@@ -61,12 +61,17 @@ def test_without_optuna_it_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_trials_are_checked_against_every_claim() -> None:
-    good = [(1e-7, 16, 50.0), (1e-3, 2, 51.0), (1e-3, 8, 53.0), (1e-3, 16, 53.5), (1.0, 8, 40.0)]
+    good = [(1e-7, 16, 50.0), (1e-3, 2, 51.0), (1e-3, 8, 53.0), (1e-3, 16, 53.5), (1.0, 8, 40.0),
+            (1e-6, 2, 48.0), (10.0, 8, 41.0)]  # fmt: skip
     text = ccp_search.told(good)
     assert text.count("agrees") == 4
     assert "lambda = 0.001 and 16 proxies, 53.50" in text
-    bad = [(1e-7, 2, 60.0), (1e-3, 2, 51.0), (1e-3, 8, 50.0), (1e-3, 16, 52.0), (1.0, 8, 70.0)]
+    bad = [(1e-7, 2, 60.0), (1e-3, 2, 61.0), (1e-3, 8, 50.0), (1e-3, 16, 52.0), (1.0, 8, 70.0), (1e-6, 2, 65.0),
+           (10.0, 8, 71.0)]  # fmt: skip
     assert ccp_search.told(bad).count("does not agree") == 4
+    same = [(pull, proxies, value) for pull in (1e-7, 1e-3, 1.0) for proxies in (2, 8, 16) for value in (50.0, 52.0)]
+    assert ccp_search.told(same).count("cannot be told from what trials deviate by") == 3
+    assert ccp_search.told(good[:5]).count("cannot be told from so few trials") == 3
     few = ccp_search.told([(1e-3, 2, 51.0)])
     assert "both sides" in few
     assert "Too few" in few

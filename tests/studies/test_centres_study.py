@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY, MakeFolder
+from tests.studies.planned import planned
 from winnow.studies import Task, centres
 from winnow.studies.centres_report import OURS, Parts, of_crops, of_deltas, of_dims, of_table
-from winnow.training.learner import check_objective, check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -18,22 +18,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts fro
 @pytest.mark.parametrize("size", [centres.SMALL, centres.FULL], ids=["small", "full"])
 def test_every_planned_run_has_the_settings_its_name_says(size: centres.Size, tmp_path: Path) -> None:
     compared, parts = centres.comparison(size)
-    folders = set()
-    for method in compared.methods:
-        run = compared.plan(method, 0, tmp_path)
-        check_objective(run.config)
-        check_parts(run.config)
-        folders.add(run.folder.path)
-        assert (run.config.centres["name"] == "none") == ("+" not in method.name)
+    for method, config in planned(compared, tmp_path):
+        assert (config.centres["name"] == "none") == ("+" not in method.name)
         dim = method.name.partition(", dim ")[2]
-        assert run.config.dim == (int(dim) if dim else size.dim)
+        assert config.dim == (int(dim) if dim else size.dim)
         delta = method.name.partition(", delta ")[2]
-        assert run.config.centres.get("delta") == (float(delta) if delta else None)
+        assert config.centres.get("delta") == (float(delta) if delta else None)
         if "nearest" in method.name or "farthest" in method.name:
-            assert run.config.centres["toward"] in method.name
-        assert run.config.image.crop == 256 or "crop 256" not in method.name
-        assert run.config.train.optimizer == "adamw"
-    assert len(folders) == len(compared.methods)
+            assert config.centres["toward"] in method.name
+        assert config.image.crop == 256 or "crop 256" not in method.name
+        assert config.train.optimizer == "adamw"
     named = [name for part in (parts.table, parts.dims, parts.deltas, parts.crops)
              for inner in part.values() for name in inner.values()]  # fmt: skip
     assert set(named) == {method.name for method in compared.methods}
@@ -50,38 +44,43 @@ PARTS = Parts(
 
 def test_the_table_is_checked() -> None:
     good = {"a": 50.0, "a1": 52.0, "a2": 49.0, "b": 40.0, "b1": 41.0, "b2": 43.0}
-    text = " ".join(of_table(good, PARTS))
+    text = " ".join(of_table(good, PARTS, 0.4))
     assert "R1 farthest Proxy-Anchor +2.00, MS +1.00; MHE Proxy-Anchor -1.00, MS +3.00" in text
-    assert "agrees for R1 farthest." in text
-    assert "best in the mean is R1 farthest (+1.50), which agrees" in text
-    text = " ".join(of_table({**good, "a1": 45.0}, PARTS))
-    assert "does not agree for any" in text
-    assert "best in the mean is MHE (+1.00), which does not agree" in text
-    assert "missing" in of_table({"a": 1.0}, PARTS)[0]
+    assert "R1 farthest agrees, MHE does not agree." in text
+    assert "R1 farthest has +1.50 and MHE +1.00, which agrees." in text
+    text = " ".join(of_table({**good, "a1": 45.0}, PARTS, 0.4))
+    assert "R1 farthest does not agree, MHE does not agree." in text
+    assert "R1 farthest has -2.00 and MHE +1.00, which does not agree." in text
+    assert " ".join(of_table(good, PARTS, 1.2)).count("cannot be told from what seeds deviate by") == 3
+    assert "missing" in of_table({"a": 1.0}, PARTS, 0.0)[0]
 
 
 def test_sizes_are_checked() -> None:
     good = {"o64": 50.0, "o128": 60.0, "o512": 60.5, "m64": 40.0, "m128": 50.0, "m512": 45.0}
-    text = of_dims(good, PARTS)
+    text = of_dims(good, PARTS, 0.5)
     assert text.count("agrees") == 4
     assert "does not" not in text.replace("does not fall", "")
-    text = of_dims({**good, "o512": 44.0, "m512": 50.0}, PARTS)
+    text = of_dims({**good, "o512": 44.0, "m512": 50.0}, PARTS, 0.5)
     assert text.count("does not agree") == 4
-    assert "2 of 3 sizes" in text
-    assert "missing" in of_dims({"o64": 1.0}, PARTS)
+    assert "(at least -6.00)" in text
+    assert "MS does does not agree (5.00)" in of_dims(good, PARTS, 6.0), "seeds would make it fall as far"
+    assert "missing" in of_dims({"o64": 1.0}, PARTS, 0.5)
 
 
 def test_levels_are_checked() -> None:
-    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.5}, PARTS)[0]
-    assert "Best is 0.5, which agrees" in text
-    assert "delta matters agrees (2.50 points" in text
-    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.0}, PARTS)[0]
+    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.5}, PARTS, 0.5)[0]
+    assert "Best is 0.5, which agrees with" in text
+    assert "it matters agrees (2.50 points" in text
+    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.5}, PARTS, 3.0)[0]
+    assert "which agrees, by less than seeds deviate, with" in text
+    assert "it matters does not agree (2.50 points" in text
+    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.0}, PARTS, 0.5)[0]
     assert "Best is 0.5, which does not agree" in text  # it is best by doing nothing
     assert "With 0.5 the result is that of the loss alone" in text
-    text = of_deltas({"a": 50.0, "d0": 50.9, "d5": 50.5}, PARTS)[0]
+    text = of_deltas({"a": 50.0, "d0": 50.9, "d5": 50.5}, PARTS, 0.0)[0]
     assert text.count("does not agree") == 2
     assert "loss alone" not in text
-    assert "missing" in of_deltas({"d0": 1.0, "d5": 1.0}, PARTS)[0]
+    assert "missing" in of_deltas({"d0": 1.0, "d5": 1.0}, PARTS, 0.0)[0]
     assert of_crops({"a": 50.0, "a256": 51.0}, PARTS) == ["crop 256: a +1.00 points."]
     assert "missing" in of_crops({"a": 50.0}, PARTS)[0]
 

@@ -117,22 +117,31 @@ def test_without_data_nothing_is_trained_and_all_is_missing(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ({}, "no other pooling is ahead of it (as the documents report)"),
-        ({"NetVLAD 8x16": 60.0}, "ahead of it: NetVLAD 8x16 (as the documents report)"),
-        ({"DeLF": 60.0}, "ahead of it: DeLF (unlike what the documents report)"),
-        ({"GAP": 40.0}, "no other pooling is ahead of it (unlike what the documents report)"),
+        ({"DeLF": 40.0}, "of 1 other poolings none is ahead of GSP (as the documents report)"),
+        ({"NetVLAD 8x16": 60.0}, "ahead of GSP is NetVLAD 8x16 (as the documents report)"),
+        ({"DeLF": 60.0}, "ahead of GSP is DeLF (unlike what the documents report)"),
+        ({"DeLF": None}, "of 0 other poolings none is ahead of GSP (others are missing, so that it cannot be told)"),
+        ({"GAP": 40.0}, "(one seed): GSP +7.0 points from average pooling (unlike what the documents report)"),
+        ({"GAP": 28.0}, "(one seed): GSP +19.0 points from average pooling (as the documents report)"),
     ],
 )
-def test_the_text_stands_beside_the_documents(others: dict[str, float], said: str) -> None:
+def test_the_text_stands_beside_the_documents(others: dict[str, float | None], said: str) -> None:
     values = {"GAP": 30.0, "GSP": 47.0, "GSP + ZSR": 48.5, DISTILLED: 55.0} | others
-    found = {(TRAINING, "C2"): {name: [result(value)] for name, value in values.items()}}
+    found = {(TRAINING, "C2"): {name: [] if value is None else [result(value)] for name, value in values.items()}}
     text = told(found, {TRAINING: None}, (0,), "winnow study collage --full", frozen=False, made=False)
     assert said in text
     assert f"with ZSR {48.5 - values['GAP']:+.1f}; the distilled bound is {55 - values['GAP']:+.1f}" in text
-    assert "runs are in" not in text
+    assert ("runs are in" in text) == (None in values.values())
     assert (
         f"at most 1,500 steps. By validation the weights before training were the best of {DISTILLED} with C2." in text
     )
+
+
+def test_a_rival_within_the_deviation_of_seeds_is_not_ahead() -> None:
+    by_name = {"GAP": [result(30), result(30, 1)], "GSP": [result(45), result(49, 1)], "DeLF": [result(48)]}
+    text = told({(TRAINING, "C2"): by_name}, {}, (0, 1), "", frozen=False, made=False)
+    assert "(seeds deviate by up to 2.8): GSP +17.0 points" in text
+    assert "ahead of GSP is DeLF (as the documents report)" in text
 
 
 def test_the_table_has_means_deviations_and_what_is_missing() -> None:

@@ -50,5 +50,7 @@ def test_the_text_follows_the_numbers() -> None:
     text = reranking.told(measured)
     assert "aqe: +5.00 and -2.00" in text
     assert "most of the class is gathered by aqe" in text
+    twice = {key: [runs[0], {**runs[0], "MAP@R": 0.3}] for key, runs in measured.items()}
+    assert "than seeds deviate by (3.54)" in reranking.told(twice), "with the second seed nothing is gained"
     measured["GSP", "plain"] = [{"MAP@R": 0.5, "P@1": 0.9}]
     assert "none gathers more of the class" in reranking.told(measured)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.studies.planned import planned
 from winnow.studies import STUDIES, Task, tokens_vit
-from winnow.training.learner import check_objective, check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone test_vit starts from random weights")
 NAMES = list(tokens_vit.methods(small=True))
@@ -16,10 +16,7 @@ NAMES = list(tokens_vit.methods(small=True))
 @pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
 def test_every_planned_run_can_be_built(small: bool, tmp_path: Path) -> None:
     compared = tokens_vit.comparison(Task(small=small, runs=tmp_path))
-    for method in compared.methods:
-        config = compared.plan(method, 0, tmp_path).config
-        check_objective(config)
-        check_parts(config)
+    for method, config in planned(compared, tmp_path):
         assert (config.backbone.tokens == "class") == method.name.startswith("class token")
         assert (config.pooling["name"] == "gsp") == ("GSP" in method.name)
         assert (config.zsr.weight > 0) == ("ZSR" in method.name)

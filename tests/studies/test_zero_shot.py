@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
+from tests.studies.planned import planned
 from winnow.errors import DataError
 from winnow.studies import STUDIES, Task, zero_shot
-from winnow.studies.zero_shot_report import Pair, broken, coloured, effective, told
-from winnow.training.learner import check_objective, check_parts
+from winnow.studies.zero_shot_pictures import broken, coloured
+from winnow.studies.zero_shot_report import Pair, effective, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -116,10 +117,7 @@ def test_every_planned_run_can_be_built(small: bool, tmp_path: Path) -> None:
     begun = zero_shot.starts(task)
     compared, pairs = zero_shot.comparison(task, begun)
     assert (len(compared.methods), len(pairs)) == ((2, 1) if small else (10, 6))
-    for method in compared.methods:
-        config = compared.plan(method, 0, tmp_path).config
-        check_objective(config)
-        check_parts(config)
+    for method, config in planned(compared, tmp_path):
         assert config.pooling["prototypes"] == 8
         assert ("weights=random" in " ".join(method.words)) == ("nothing" in method.name)
         assert (config.zsr.weight > 0) == ("ZSR" in method.name)

@@ -11,7 +11,7 @@ from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import EVERY, LOSSES, NEVER, WHERE, ccp, compare, train
 from winnow.studies.cub_losses import XBM
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import Found, deviation, findings, scores
+from winnow.studies.outcomes import Found, deviation, findings, percent, scores, verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,8 +69,8 @@ def study(task: Task) -> Findings:
         parts.append(f"Runs of {', '.join(limit)} ended at the limit of steps, which hides longer ones.")
     begin = (
         f"{WHERE[task.small]}. The documents say that alternating proxies helps beyond having proxies at all, at "
-        f"{LEAST} to {MOST} % more steps (Table 3.3, on SOP and In-shop). One problem has CCP's first proxies and goes "
-        f"on with them.{f' Seeds deviate by up to {spread:.2f} points.' if spread else ''}"
+        f"{LEAST} to {MOST} % more steps (Table 3.3, on SOP and In-shop, itself has 11 to 58 %). One problem has CCP's "
+        f"first proxies and goes on with them.{f' Seeds deviate by up to {spread:.2f} points.' if spread else ''}"
     )
     return findings(task, "ccp-alternate", "Alternating problems", " ".join([begin, *parts]), compared, found,
                     draw(losses, found), rows)  # fmt: skip
@@ -90,8 +90,7 @@ def told(loss: str, reached: Mapping[str, float], steps: Mapping[str, int | None
 
     def better_than(other: str) -> str:
         gain = reached[both] - reached[other]
-        doubt = ", by less than seeds deviate" if abs(gain) < deviation else ""
-        return f"{'agrees' if gain > 0 else 'does not agree'} ({gain:+.2f}{doubt})"
+        return f"{verdict(gain, deviation)} ({gain:+.2f})"
 
     more = 100 * (after / before - 1)
     within = "agrees" if LEAST <= more <= MOST else "agrees in the direction only" if more > 0 else "does not agree"
@@ -124,7 +123,7 @@ def draw(losses: Sequence[str], found: Found) -> Figure:
     colours = method_colours(kinds)
     for place, loss in enumerate(losses):
         for offset, (kind, end) in enumerate(kinds.items()):
-            values = [100 * run["metrics"]["test"]["MAP@R"] for run in found.get(loss + end, [])]
+            values = percent(found.get(loss + end, []))
             if values:
                 x = place + 0.2 * (offset - 1.5)
                 left.plot([x - 0.07, x + 0.07], [statistics.mean(values)] * 2, color=colours[kind], linewidth=4)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import deviation, findings, scores
+from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import curves
 
 BATCHES = (16, 32, 64, 128)  # of four images of a class
@@ -55,7 +55,7 @@ def told(plain: Mapping[float, float], ccp: Mapping[float, float], deviation: fl
     return (
         "The documents say that the plain loss gains from larger batches, while CCP does as well with small ones. From "
         f"{small} to {large} images C2 goes from {plain[small]:.2f} to {plain[large]:.2f} ({grows:+.2f}), which "
-        f"{'agrees' if grows > 0 else 'does not agree'}; with CCP it goes from {ccp[small]:.2f} to {ccp[large]:.2f} "
+        f"{verdict(grows, deviation)}; with CCP it goes from {ccp[small]:.2f} to {ccp[large]:.2f} "
         f"({left:+.2f}), which {'agrees' if left <= slack else 'does not agree'} (as well: no more than {slack:.2f} "
         f"points less). CCP is ahead with {ahead} of {len(BATCHES)} sizes."
     )

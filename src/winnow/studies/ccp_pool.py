@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import deviation, findings, scores
+from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import curves
 
 PROXIES = (1, 4, 8)
@@ -67,17 +67,13 @@ def told(
     gains = {k: max(grid[k, b] for b in pools) - grid[k, k] for k in PROXIES}
     several = [gains[k] for k in PROXIES[1:]]
     listed = ", ".join(f"{k}: {gain:+.2f}" for k, gain in gains.items())
-
-    def verdict(agrees: bool) -> str:
-        return "agrees" if agrees else "does not agree"
-
     return (
         "The documents say that more proxies and larger pools help, that a larger pool brings nothing to a single "
         "proxy, and that proxies picked at random, out of a pool no larger than they are, still work well. Here "
         f"{few} to {most} proxies have {', '.join(f'{mean[k]:.2f}' for k in PROXIES)} in the mean over pools, so that "
-        f"more help {verdict(mean[most] > mean[few])}. The better of the larger pools differs from random picks by "
-        f"{listed} points: that pools help several proxies {verdict(min(several) > 0)}, that they bring nothing to one "
-        f"{verdict(gains[few] <= deviation)} (nothing: what seeds deviate by, {deviation:.2f}). {most} proxies at "
-        f"random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}, which "
-        f"{verdict(grid[most, most] > plain)}."
+        f"more help {verdict(mean[most] - mean[few], deviation)}. The better of the larger pools differs from random "
+        f"picks by {listed} points: that pools help several proxies {verdict(min(several), deviation)}, that they "
+        f"bring nothing to one {'agrees' if gains[few] <= deviation else 'does not agree'} (nothing: what seeds "
+        f"deviate by, {deviation:.2f}). {most} proxies at random have {grid[most, most]:.2f} where C2 alone has "
+        f"{plain:.2f}, which {verdict(grid[most, most] - plain, deviation)}."
     )

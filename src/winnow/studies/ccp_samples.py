@@ -19,6 +19,7 @@ from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies import ccp_mnist
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL
+from winnow.studies.outcomes import verdict
 from winnow.studies.single_emoji import foreground
 
 if TYPE_CHECKING:
@@ -137,9 +138,10 @@ def told(found: dict[str, list[float]], name: str) -> str:
     spread = max((statistics.stdev(each) for each in found.values() if len(each) > 1), default=0.0)
     behind, theirs = samples - proxies, THESIS["samples"] - THESIS["proxies"]
     near = behind <= max(theirs, spread)
+    seeds = f"seeds deviate by up to {spread:.2f}" if spread else "one seed"
     return (
-        f"{begin} Here samples have {samples:.2f} and proxies {proxies:.2f}; seeds deviate by up to {spread:.2f}. That "
-        f"samples are ahead {'agrees' if behind > 0 else 'does not agree'} ({behind:+.2f} points, there "
+        f"{begin} Here samples have {samples:.2f} and proxies {proxies:.2f}; {seeds}. That "
+        f"samples are ahead {verdict(behind, spread)} ({behind:+.2f} points, there "
         f"{theirs:+.2f}); that proxies come near {'agrees' if near else 'does not agree'} (no farther behind than "
         "there, or than seeds deviate)."
     )

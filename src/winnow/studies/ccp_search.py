@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from winnow.studies import single_emoji
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of
 from winnow.studies.cub_losses import CONFIG
+from winnow.studies.outcomes import verdict
 
 PULL, PROXIES = "references.pull", "references.per_class"
 POOL = 16  # the documents', whatever the number of proxies
@@ -107,8 +109,7 @@ def _told_pull(trials: Sequence[Trial]) -> str:
     low, middle, high = map(statistics.mean, (below, within, above))
     return (
         f"Below that range trials have {low:.2f} in the mean, within it {middle:.2f} and above it {high:.2f}: that a "
-        f"missing pull costs {'agrees' if low < middle else 'does not agree'}, that a large one does "
-        f"{'agrees' if high < middle else 'does not agree'}."
+        f"missing pull costs {_compared(within, below)}, that a large one does {_compared(within, above)}."
     )
 
 
@@ -121,6 +122,17 @@ def _told_proxies(trials: Sequence[Trial]) -> str:
     few, some, many = map(statistics.mean, groups)
     return (
         f"With no large pull, up to {FEW} proxies have {few:.2f}, up to {SOME} {some:.2f} and more {many:.2f}: that "
-        f"more help {'agrees' if max(some, many) > few else 'does not agree'}, that it saturates "
-        f"{'agrees' if many - some < some - few else 'does not agree'}."
+        f"more help {_compared(groups[1] + groups[2], groups[0])}, that it saturates "
+        f"{'agrees' if many - some < some - few else 'does not agree'} (by the means, each of few trials)."
     )
+
+
+def _compared(better: Sequence[float], worse: Sequence[float]) -> str:
+    r"""Say whether trials are better than others by more than the standard error of the difference of their means.
+
+    $$s^2 = s_1^2 / n_1 + s_2^2 / n_2$$
+    """
+    if min(len(better), len(worse)) < 2:
+        return "cannot be told from so few trials"
+    error = math.sqrt(sum(statistics.variance(each) / len(each) for each in (better, worse)))
+    return verdict(statistics.mean(better) - statistics.mean(worse), error, of="trial")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from winnow.studies.base import Findings, Task
-from winnow.studies.centres_report import OURS, RIVAL, Parts, draw, told
+from winnow.studies.centres_pictures import draw
+from winnow.studies.centres_report import OURS, RIVAL, Parts, told
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings

@@ -1,25 +1,14 @@
-"""What the study of collages says: its table, figure, paragraph, and pictures of pooling weights."""
+"""What the study of collages says: its table and its paragraph."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from PIL import Image
+from winnow.studies.outcomes import Found, deviation, percent
 
-from winnow.data import ImageSet
-from winnow.models import Embedder
-from winnow.report.heatmap import overlay
-from winnow.report.style import INK, method_colours, new_figure, save, styled
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Runs = Sequence[Mapping[str, Any]]
-Found = Mapping[tuple[str, str], Mapping[str, Runs]]
+Places = Mapping[tuple[str, str], Found]
 """(what the backbone was pretrained on, loss), then pooling, to the results of its runs."""
 
 GAIN = 17
@@ -29,16 +18,8 @@ NEAR = 5
 EXCEPT = {("C2", "NetVLAD 64x128"), ("C2", "NetVLAD 8x16")}
 """Loss and pooling that the documents have ahead of GSP."""
 
-_ZOOM = 4
-_SHOWN = 4
 
-
-def scores(runs: Runs, metric: str = "MAP@R") -> list[float]:
-    """Return a metric on the test classes in percent, of every run."""
-    return [100 * run["metrics"]["test"][metric] for run in runs]
-
-
-def table(found: Found, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def table(found: Places, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Return a row for each pooling: MAP@R with each loss and backbone, its deviation over seeds, what is missing."""
     poolings = list(next(iter(found.values())))
     rows = []
@@ -46,7 +27,7 @@ def table(found: Found, seeds: Sequence[int]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"pooling": pooling}
         missing = []
         for (seen, loss), by_name in found.items():
-            values = scores(by_name[pooling])
+            values = percent(by_name[pooling])
             row[f"{loss}, {seen}"] = round(statistics.mean(values), 2) if values else None
             if len(seeds) > 1:
                 row[f"{loss}, {seen}: sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
@@ -61,7 +42,7 @@ def table(found: Found, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def told(
-    found: Found,
+    found: Places,
     pretraining: Mapping[str, Mapping[str, Any] | None],
     seeds: Sequence[int],
     command: str,
@@ -106,7 +87,7 @@ def told(
     return " ".join(sentences)
 
 
-def _short(found: Found) -> list[str]:
+def _short(found: Places) -> list[str]:
     """Say how long runs were, and which of them training never made better."""
     runs = [(name, loss, run) for (_, loss), by_name in found.items() for name, of in by_name.items() for run in of]
     if not runs:
@@ -135,91 +116,32 @@ def _backbones(pretraining: Mapping[str, Mapping[str, Any] | None]) -> list[str]
     ]
 
 
-def _standing(seen: str, loss: str, by_name: Mapping[str, Runs], *, beside: bool) -> list[str]:
+def _standing(seen: str, loss: str, by_name: Found, *, beside: bool) -> list[str]:
     """Say how GSP stands with one loss on one backbone, beside what the documents say if that is wanted."""
-    means = {name: statistics.mean(scores(runs)) for name, runs in by_name.items() if runs}
+    means = {name: statistics.mean(percent(runs)) for name, runs in by_name.items() if runs}
     if not {"GAP", "GSP"} <= set(means):
         return []
     bounds = [name for name in means if name.startswith("distilled")]
-    ours = {name for name in means if "GSP" in name or "ZSR" in name}
-    ahead = sorted((name for name in means if means[name] > means["GSP"] and name not in {*ours, *bounds}),
-                   key=means.__getitem__, reverse=True)  # fmt: skip
-    gain = means["GSP"] - means["GAP"]
+    rivals = [name for name in by_name if not any(part in name for part in ("GAP", "GSP", "ZSR", "distilled"))]
+    trained = [name for name in rivals if name in means]
+    ahead = sorted((name for name in trained if means[name] > means["GSP"]), key=means.__getitem__, reverse=True)
+    gain, spread = means["GSP"] - means["GAP"], deviation(by_name)
     zsr = f", with ZSR {means['GSP + ZSR'] - means['GAP']:+.1f}" if "GSP + ZSR" in means else ""
     bound = f"; the distilled bound is {means[bounds[0]] - means['GAP']:+.1f}" if bounds else ""
-    unexpected = [name for name in ahead if (loss, name) not in EXCEPT]
-    agrees = abs(gain - GAIN) <= NEAR and not unexpected
-    verdict = f" ({'as' if agrees else 'unlike what'} the documents report)" if beside else ""
-    rivals = f"ahead of it: {', '.join(ahead)}" if ahead else "no other pooling is ahead of it"
-    return [f"{loss}, {seen}: GSP {gain:+.1f} points from average pooling{zsr}{bound}; {rivals}{verdict}."]
+    unexpected = [name for name in ahead if (loss, name) not in EXCEPT and means[name] > means["GSP"] + spread]
+    size = _beside(abs(gain - GAIN) <= NEAR) if beside else ""
+    order = (
+        "" if not beside
+        else _beside(not unexpected) if unexpected or len(trained) == len(rivals)
+        else " (others are missing, so that it cannot be told)"
+    )  # fmt: skip
+    listed = f"ahead of GSP {'are' if len(ahead) > 1 else 'is'} {', '.join(ahead)}" if ahead else "none is ahead of GSP"
+    seeds = f"seeds deviate by up to {spread:.1f}" if spread else "one seed"
+    return [
+        f"{loss}, {seen} ({seeds}): GSP {gain:+.1f} points from average pooling{size}{zsr}{bound}; of {len(trained)} "
+        f"other poolings {listed}{order}."
+    ]
 
 
-@styled
-def draw(found: Found, bound: str) -> Figure:
-    """Draw MAP@R of every pooling: a panel for each backbone, a bar for each loss, the upper bounds as dashed lines."""
-    shown = [name for name in next(iter(found.values())) if name != bound]
-    backbones, losses = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
-    # A backbone without any run yet has no panel, unless none has one.
-    backbones = [seen for seen in backbones if any(any(found[seen, loss].values()) for loss in losses)] or backbones
-    colours = method_colours(losses)
-    figure = new_figure(8.0, 1.3 + 0.36 * len(shown))
-    panels = figure.subplots(1, len(backbones), sharey=True, squeeze=False)[0]
-    height = 0.8 / len(losses)
-    for axes, seen in zip(panels, backbones, strict=True):
-        for number, loss in enumerate(losses):
-            by_name = found[seen, loss]
-            for place, name in enumerate(shown):
-                values = scores(by_name[name])
-                if values:
-                    at = place + (number - (len(losses) - 1) / 2) * height
-                    axes.barh(at, statistics.mean(values), color=colours[loss], alpha=0.75, height=height)
-                    axes.plot(values, [at] * len(values), ".", color=INK, markersize=2.5)
-            if by_name.get(bound):
-                best = statistics.mean(scores(by_name[bound]))
-                axes.axvline(best, color=colours[loss], linestyle=(0, (4, 3)), linewidth=1)
-        axes.set_title(f"pretrained on {seen}")
-        axes.set_xlabel("MAP@R on unseen classes, percent")
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", visible=True)
-    panels[0].set_yticks(range(len(shown)), shown)
-    panels[0].invert_yaxis()
-    handles = [panels[0].barh(0, 0, color=colours[loss]) for loss in losses]
-    figure.legend(handles, [f"{loss} (dashed: distilled)" for loss in losses], loc="outside lower center", ncols=2)
-    return figure
-
-
-@styled
-def save_heat_maps(path: Path, models: Mapping[str, Path], train: ImageSet, test: ImageSet) -> None:
-    """Draw what models look at in a few training and test collages: a row for each, a column for each model.
-
-    Args:
-        path: The picture.
-        models: What to call each model, and its folder.
-        train: Collages, of which some are drawn.
-        test: Likewise.
-    """
-    picked = [(kind, images.read(int(index))) for kind, images in (("train", train), ("test", test))
-              for index in np.linspace(0, len(images) - 1, _SHOWN).astype(int)]  # fmt: skip
-    pictures = [image for _, image in picked]
-    columns: dict[str, list[Image.Image]] = {"": [_enlarged(image) for image in pictures]}
-    for name, folder in models.items():
-        seen = Embedder.from_pretrained(folder).explain(pictures)
-        columns[name] = [_enlarged(one.image) if one.weights is None else overlay(_enlarged(one.image), one.weights)
-                         for one in seen]  # fmt: skip
-    figure = new_figure(1.4 * len(columns), 1.35 * len(pictures))
-    grid = figure.subplots(len(pictures), len(columns), squeeze=False)
-    for row, (kind, _) in enumerate(picked):
-        for column, (name, images) in enumerate(columns.items()):
-            axes = grid[row, column]
-            axes.imshow(np.asarray(images[row]))
-            axes.set_xticks([])
-            axes.set_yticks([])
-            axes.grid(False)
-            axes.set_title(name if row == 0 else "", loc="center")
-            axes.set_ylabel(kind if column == 0 else "")
-    save(figure, path)
-
-
-def _enlarged(image: Image.Image) -> Image.Image:
-    """Return an image with pixels large enough to see."""
-    return image.resize((_ZOOM * image.width, _ZOOM * image.height), Image.Resampling.NEAREST)
+def _beside(agrees: bool) -> str:
+    return f" ({'as' if agrees else 'unlike what'} the documents report)"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings, scores
+from winnow.studies.outcomes import Found, deviation, findings, scores
 from winnow.studies.sweeps import CUB_LOSSES, gsp
 
 CLASS, MEAN = "class token", "mean of tokens"
@@ -81,7 +79,7 @@ def study(task: Task) -> Findings:
     return findings(task, "tokens-vit", "Pooling a transformer's tokens", text, compared, found, figure, rows)
 
 
-def told(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str]) -> str:
+def told(found: Found, names: Sequence[str]) -> str:
     """Say for each loss whether GSP is ahead of the best that needs no prototypes, beside how far seeds deviate."""
     reached = scores(found)
     parts = ["The documents pool maps of convolutions only, so that there is no claim to check."]
@@ -94,7 +92,8 @@ def told(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str])
         rivals = {name: score for name, score in by_name.items() if "GSP" not in name}
         best, rival = max(ours, key=by_name.__getitem__), max(rivals, key=by_name.__getitem__)
         gain = ours[best] - rivals[rival]
-        spread = _noise([found[f"{name}, {loss}"] for name in (best, rival)])
+        both = {name: found[f"{name}, {loss}"] for name in (best, rival)}
+        spread = deviation(both) if all(len(runs) > 1 for runs in both.values()) else None
         verdict = (
             "cannot be told from one seed" if spread is None
             else "is that it helps" if gain > spread else "is that it harms" if gain < -spread
@@ -108,9 +107,3 @@ def told(found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str])
             f"{by_name['GSP'] - by_name[MEAN]:+.2f}, from the class token {by_name['GSP'] - by_name[CLASS]:+.2f}."
         )
     return " ".join(parts)
-
-
-def _noise(runs: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
-    """Return the largest standard deviation of MAP@R over the seeds of some methods, in points; None with one seed."""
-    each = [[100 * run["metrics"]["test"]["MAP@R"] for run in one] for one in runs]
-    return max(map(statistics.stdev, each)) if all(len(values) > 1 for values in each) else None

@@ -12,7 +12,6 @@ from torch import Tensor
 from winnow.data import Splits
 from winnow.data.sets import DATASETS
 from winnow.functional import NORMALISE, clip_norm, pairwise_distance
-from winnow.losses.zsr import ridge_regression
 from winnow.models.embedder import grid_shape
 from winnow.models.weights import read_state
 from winnow.pooling import GSP
@@ -23,14 +22,16 @@ from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
 from winnow.studies.pretrain import Recipe, pretrain, read_record
 from winnow.studies.sweeps import gsp
-from winnow.studies.zero_shot_report import Pair, Seen, draw, overlays, summarise, told
+from winnow.studies.zero_shot_pictures import draw, overlays
+from winnow.studies.zero_shot_predict import class_rows, draw_splits, predict
+from winnow.studies.zero_shot_report import Pair, Seen, summarise, told
 from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned
 from winnow.training.prepare import load_data, prepare, resolve_config
 from winnow.training.shared import Shared
 from winnow.training.trainer import make_fabric
 
-PROTOTYPES, SPLITS, HALF, RIDGE = 8, 1000, 5, 0.05
+PROTOTYPES, SPLITS, RIDGE = 8, 1000, 0.05
 SHOWN = 10  # classes whose histograms and images are drawn
 AT_ONCE = 6  # runs side by side on a GPU
 NOTHING, CIFAR100 = "from nothing", "from Cifar-100"
@@ -75,47 +76,6 @@ def comparison(task: Task, starts: Mapping[str, Sequence[str]]) -> tuple[Compari
     own = EMOJI if task.small else CIFAR if task.data is None else [*CIFAR, f"data.root={task.data}"]
     words = [*own, "dim=128", "loss=proxy_nca"]
     return Comparison(methods, seeds=(0, 1) if task.small else (0, 1, 2), words=words), pairs
-
-
-def draw_splits(classes: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return, for each of some splits, classes (count, 5) to fit on and as many others to predict."""
-    order = torch.rand(count, classes, generator=generator).argsort(dim=1)
-    half = min(HALF, classes // 2)
-    return order[:, :half], order[:, half : 2 * half]
-
-
-def class_rows(rows: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean (C, d) of the rows (N, d) of each class."""
-    mates = labels == torch.arange(int(labels.max()) + 1)[:, None]
-    return (mates.double() @ rows.double()) / mates.sum(dim=1, keepdim=True)
-
-
-def predict(attributes: Tensor, embeddings: Tensor, fit: Tensor, others: Tensor, ridge: float) -> dict[str, Tensor]:
-    r"""Predict class embeddings from attributes, and look for the nearest among the true ones.
-
-    $$A = \arg\min_A \lVert Z_b A - Y_b \rVert^2 + \epsilon \lVert A \rVert^2, \qquad
-      \hat y_c = A^\top z_c \;\text{ for } c \notin b$$
-
-    Reference: problem (P3) of the documents, and section 5.3.3 of 003.
-
-    Args:
-        attributes: Z, (C, m), a row for each class.
-        embeddings: Y, (C, d), the classes' mean embeddings.
-        fit: (S, k) the classes b of each split.
-        others: (S, l) those that are predicted.
-        ridge: epsilon.
-
-    Returns:
-        For "L2" and "cosine" the share (S,) of predictions that are nearest to the embedding of their own class.
-    """
-    predictors = ridge_regression(attributes[fit], embeddings[fit], ridge)
-    predicted, true = attributes[others] @ predictors, embeddings[others]
-    distances = {
-        "L2": torch.cdist(predicted, true),
-        "cosine": 1 - torch.nn.functional.normalize(predicted, dim=2) @ torch.nn.functional.normalize(true, dim=2).mT,
-    }
-    own = torch.arange(others.shape[1])
-    return {name: (each.argmin(dim=2) == own).double().mean(dim=1) for name, each in distances.items()}
 
 
 @torch.inference_mode()
