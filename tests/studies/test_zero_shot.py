@@ -135,6 +135,8 @@ def test_the_study_goes_from_runs_to_text(
     words = [f"data={folder}", "data.test_share=0.5", *(word for word in TINY if "prototypes" not in word)]
     monkeypatch.setattr(zero_shot, "EMOJI", [*words, "pooling=gsp", "backbone.train=full", "train.device=cpu",
                                              "train.steps=4"])  # fmt: skip
+    monkeypatch.setattr(zero_shot, "SPLITS", 50)
+    monkeypatch.setattr(zero_shot, "SHOWN", 2)
     # The best weights are those of the last step, so that there are prototypes whatever the validation says.
     monkeypatch.setattr("winnow.training.trainer.MIN_DELTA", -2.0)
     task = Task(small=True, runs=tmp_path / "runs")
