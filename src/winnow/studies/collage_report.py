@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from winnow.studies.outcomes import Found, deviation, percent
+from winnow.studies.outcomes import Found, deviation, percent, without_empty
 
 Places = Mapping[tuple[str, str], Found]
 """(what the backbone was pretrained on, loss), then pooling, to the results of its runs."""
@@ -35,10 +35,7 @@ def table(found: Places, seeds: Sequence[int]) -> list[dict[str, Any]]:
             missing += [f"{loss}, {seen}: seeds {', '.join(lacking)}"] if lacking else []
         row["missing"] = "; ".join(missing)
         rows.append(row)
-    if not any(row["missing"] for row in rows):
-        for row in rows:
-            del row["missing"]
-    return rows
+    return without_empty(rows, "missing")
 
 
 def told(
@@ -122,7 +119,7 @@ def _standing(seen: str, loss: str, by_name: Found, *, beside: bool) -> list[str
     if not {"GAP", "GSP"} <= set(means):
         return []
     bounds = [name for name in means if name.startswith("distilled")]
-    rivals = [name for name in by_name if not any(part in name for part in ("GAP", "GSP", "ZSR", "distilled"))]
+    rivals = [name for name in by_name if name != "GAP" and not any(own in name for own in ("GSP", "ZSR", "distilled"))]
     trained = [name for name in rivals if name in means]
     ahead = sorted((name for name in trained if means[name] > means["GSP"]), key=means.__getitem__, reverse=True)
     gain, spread = means["GSP"] - means["GAP"], deviation(by_name)

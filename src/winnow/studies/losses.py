@@ -5,7 +5,7 @@ from __future__ import annotations
 from winnow.losses import LOSSES
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import records
+from winnow.studies.outcomes import findings
 
 POOLINGS = {
     "GAP": ["pooling=gap"],
@@ -48,14 +48,8 @@ def study(task: Task) -> Findings:
         "Each registered loss at its own defaults on the embedded emoji set: a frozen backbone, the same number of "
         "steps, batches, learning rate and seeds for all, the best weights by validation. "
         "Nothing was tuned for a single loss, so this shows that each of them learns, not "
-        f"which is best. GSP + ZSR is ahead of average pooling with {len(better)} of {len(list(LOSSES))} losses. "
-        + (f"Best at the very end, and so not done learning: {'; '.join(late)}." if late else "")
+        f"which is best. GSP + ZSR is ahead of average pooling with {len(better)} of {len(list(LOSSES))} losses."
+        + (f" Best at the very end, and so not done learning: {'; '.join(late)}." if late else "")
     )
-    return Findings(
-        title="Losses on the embedded set",
-        text=text,
-        rows=rows,
-        figure=compared.figure(found, "Every loss, the same budget"),
-        settings={"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)},
-        details={"runs": records(found)},
-    )
+    figure = compared.figure(found, "Every loss, the same budget")
+    return findings(task, "losses", "Losses on the embedded set", text, compared, found, figure, rows)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.studies.outcomes import Found, percent
+from winnow.studies.outcomes import Found, percent, without_empty
 from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, check_same
@@ -116,10 +116,7 @@ class Comparison:
             missing = [str(seed) for seed in self.seeds if seed not in {run["config"]["seed"] for run in runs}]
             row["missing"] = f"seeds {', '.join(missing)}: `{command}`" if missing else ""
             rows.append(row)
-        if not any(row["missing"] for row in rows):
-            for row in rows:
-                del row["missing"]
-        return rows
+        return without_empty(rows, "missing")
 
     @styled
     def figure(self, found: Found, title: str) -> Figure:

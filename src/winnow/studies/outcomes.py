@@ -50,6 +50,13 @@ def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
     return told if deviation else f"{told} by one {of}"
 
 
+def without_empty(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+    """Return rows without a column that says nothing in any of them."""
+    if any(row[column] for row in rows):
+        return rows
+    return [{key: value for key, value in row.items() if key != column} for row in rows]
+
+
 def records(found: Found) -> list[dict[str, Any]]:
     """Return every run as a study's JSON file keeps it: where it comes from, its settings and its numbers."""
     return [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import records
+from winnow.studies.outcomes import findings
 
 # The demo's map, batches and learning rate, and its C2. Proxies learn at that rate too, which is the documents'.
 WORDS = ["data=emoji", "backbone.train=frozen", "train.classes_per_batch=16", "train.lr=1e-3"]
@@ -77,21 +77,16 @@ def study(task: Task) -> Findings:
     compared = comparison(task.small)
     found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
     rows = compared.rows(found, task.command("poolings"))
-    return Findings(
-        title="Poolings on the embedded set",
-        text=" ".join([
-            "Every pooling on the embedded emoji set, whose pictures hold three of clutter for one that counts: a "
-            "frozen backbone's map, 128 numbers for an image where the name says no other, the same steps, batches, "
-            "learning rate and seeds for all, the best weights by validation. Poolings are as in their own papers. "
-            "mu and eps of GSP were chosen on the validation classes with C2, and kept with Proxy-NCA++ (PNCA); no "
-            "other pooling was tuned.",
-            *ranking(rows),
-        ]),
-        rows=rows,
-        figure=compared.figure(found, "Every pooling, the same budget"),
-        settings={"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)},
-        details={"runs": records(found)},
-    )  # fmt: skip
+    parts = [
+        "Every pooling on the embedded emoji set, whose pictures hold three of clutter for one that counts: a "
+        "frozen backbone's map, 128 numbers for an image where the name says no other, the same steps, batches, "
+        "learning rate and seeds for all, the best weights by validation. Poolings are as in their own papers. "
+        "mu and eps of GSP were chosen on the validation classes with C2, and kept with Proxy-NCA++ (PNCA); no "
+        "other pooling was tuned.",
+        *ranking(rows),
+    ]
+    figure = compared.figure(found, "Every pooling, the same budget")
+    return findings(task, "poolings", "Poolings on the embedded set", " ".join(parts), compared, found, figure, rows)
 
 
 def ranking(rows: list[dict[str, object]]) -> list[str]:
