@@ -22,7 +22,8 @@ def test_memory_is_counted_and_problems_begin(monkeypatch: pytest.MonkeyPatch) -
     key = "weights, gradients and moments, MB"
     assert few[key] - plain[key] == pytest.approx(4 * 8 * classes * width * 4 / 2**20)
     assert few["previous weights, MB"] == many["previous weights, MB"] > 0
-    assert plain["previous weights, MB"] == plain["best weights of a problem, MB"] == 0
+    assert plain["previous weights, MB"] == plain["best weights of a problem, MB"] == plain[ccp_cost.THEIR_COUNT] == 0
+    assert many[ccp_cost.THEIR_COUNT] - few[ccp_cost.THEIR_COUNT] == pytest.approx((400 - 72) * width * 4 / 2**20)
     assert all(row["ratio"] > 0 for row in findings.rows)
     assert len(findings.figure.axes) == 2
 
@@ -31,12 +32,14 @@ def row(ratio: float, whole: float | None, memory: float) -> dict[str, object]:
     new = None if whole is None else 5.0
     return {"method": "x", "proxies": 9, "step, ms": 1.0, "ratio": ratio, "ratio, with new problems": whole,
             "new problem, ms": new, "in all, MB": memory, "previous weights, MB": 1.0,
-            "best weights of a problem, MB": 1.0}  # fmt: skip
+            "best weights of a problem, MB": 1.0, ccp_cost.THEIR_COUNT: memory / 2}  # fmt: skip
 
 
 def test_costs_are_checked() -> None:
-    text = ccp_cost.told([row(1, None, 100), row(1.02, 1.08, 150), row(1.2, None, 200)], "net", 64, "cpu")
+    text = ccp_cost.told([row(1, None, 100), row(1.02, 1.08, 100), row(1.2, None, 150)], "net", 64, "cpu")
     assert "+2.0 % a step, +8.0 % with a new problem every 100 (5 ms each), which agrees" in text
-    assert "+50.0 MB, 1.0 of them the last problem's weights and 1.0 the best of the present one, which agrees" in text
+    assert "50.0 MB as they count, which agrees, and +0.0 MB with" in text
     assert "+20.0 % a step, which does not agree" in text
-    assert text.endswith("which does not agree.")
+    assert "75.0 MB as they count, which does not agree, and +50.0 MB with" in text
+    assert "far smaller" in text
+    assert "far smaller" not in ccp_cost.told([row(1, None, 100)], "resnet50", 227, "cuda")
