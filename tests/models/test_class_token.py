@@ -48,4 +48,4 @@ def test_a_model_of_the_class_token_embeds_and_is_saved(tmp_path) -> None:
 )  # fmt: skip
 def test_a_network_without_one_is_refused(settings: dict[str, object], whose: str) -> None:
     with pytest.raises(ConfigError, match=f"backbone.tokens=class: {whose} has no class token"):
-        build_backbone(BackboneConfig(**settings, weights="random", tokens="class"))
+        build_backbone(BackboneConfig(**settings, weights="not-looked-for.safetensors", tokens="class"))

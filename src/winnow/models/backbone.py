@@ -137,9 +137,9 @@ def build_backbone(config: BackboneConfig, *, load_weights: bool = True) -> Back
     if config.name == "resnet50_v1":
         for stage in (network.layer2, network.layer3, network.layer4):
             stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    _check_class_token(network, config)
     if load_weights:
         _load(network, config)
-    _check_class_token(network, config)
     level, width = _level(network, config)
     if level is None:
         with contextlib.suppress(Exception):  # a few networks cannot drop their classifier; it is then not used
