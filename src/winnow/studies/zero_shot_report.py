@@ -123,8 +123,8 @@ def told(
                 else "agrees" if gain > CLAIM else "agrees in direction, not in size"
             )  # fmt: skip
             outcomes.append(
-                f"by {measure} {before[key]:.1f} % without and {after[key]:.1f} % with it ({gain:+.1f}, seeds deviate "
-                f"by up to {spread:.1f}), which {verdict}"
+                f"by {measure} {before[key]:.1f} % without and {after[key]:.1f} % with it ({gain:+.1f}, "
+                f"{f'seeds deviate by up to {spread:.1f}' if spread else 'one seed'}), which {verdict}"
             )
         columns = ("prototypes of a class", "classes of a prototype")
         use, share = ((before[column], after[column]) for column in columns)
