@@ -121,7 +121,11 @@ def test_without_data_nothing_is_trained_and_all_is_missing(tmp_path: Path) -> N
         ({"DeLF": 40.0}, "of 1 other poolings none is ahead of GSP (as the documents report)"),
         ({"NetVLAD 8x16": 60.0}, "ahead of GSP is NetVLAD 8x16 (as the documents report)"),
         ({"DeLF": 60.0}, "ahead of GSP is DeLF (unlike what the documents report)"),
-        ({"DeLF": None}, "of 0 other poolings none is ahead of GSP (others are missing, so that it cannot be told)"),
+        ({"DeLF": None}, "; no other pooling is in."),
+        (
+            {"GMP": 40.0, "DeLF": None},
+            "of 1 other poolings none is ahead of GSP (others are missing, so that it cannot",
+        ),
         ({"GAP": 40.0}, "(one seed): GSP +7.0 points from average pooling (unlike what the documents report)"),
         ({"GAP": 28.0}, "(one seed): GSP +19.0 points from average pooling (as the documents report)"),
     ],

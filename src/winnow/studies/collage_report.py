@@ -133,11 +133,9 @@ def _standing(seen: str, loss: str, by_name: Found, *, beside: bool) -> list[str
         else " (others are missing, so that it cannot be told)"
     )  # fmt: skip
     listed = f"ahead of GSP {'are' if len(ahead) > 1 else 'is'} {', '.join(ahead)}" if ahead else "none is ahead of GSP"
+    others = f"of {len(trained)} other poolings {listed}{order}" if trained else "no other pooling is in"
     seeds = f"seeds deviate by up to {spread:.1f}" if spread else "one seed"
-    return [
-        f"{loss}, {seen} ({seeds}): GSP {gain:+.1f} points from average pooling{size}{zsr}{bound}; of {len(trained)} "
-        f"other poolings {listed}{order}."
-    ]
+    return [f"{loss}, {seen} ({seeds}): GSP {gain:+.1f} points from average pooling{size}{zsr}{bound}; {others}."]
 
 
 def _beside(agrees: bool) -> str:
