@@ -60,7 +60,7 @@ def folder_of(task: Task) -> Path:
 def study(task: Task) -> Findings:
     """GSP on a vision transformer's tokens, beside its class token, their mean and GeM (new).
 
-    Cost: 4 minutes (10 runs), on made-up pictures; in full 30 runs on CUB-200-2011, a ViT's weights and a GPU.
+    Cost: 3 minutes (10 runs), on made-up pictures; in full 30 runs on CUB-200-2011, a ViT's weights and a GPU.
     """
     if task.small and task.data is None and not task.only_finished:
         make_cifar(folder_of(task), train=MADE[0], test=MADE[1])
