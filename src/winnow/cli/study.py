@@ -24,6 +24,7 @@ def study(
     from winnow.studies import STUDIES, Task, write_findings
     from winnow.studies.base import cost
     from winnow.studies.together import run_studies, summary
+    from winnow.training.provenance import provenance
     from winnow.training.shared import Shared
 
     if listed:
@@ -42,6 +43,7 @@ def study(
 
     size = "small" if small else "full"
     shared = Shared()
+    provenance()  # asks for the commit now: another may be made before a long study has ended
 
     def task(each: str) -> Task:
         return Task(small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared)
