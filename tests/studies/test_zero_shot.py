@@ -14,7 +14,7 @@ from tests.studies.planned import planned
 from winnow.errors import DataError
 from winnow.studies import STUDIES, Task, zero_shot
 from winnow.studies.zero_shot_pictures import broken, coloured
-from winnow.studies.zero_shot_report import Pair, effective, told
+from winnow.studies.zero_shot_report import Pair, effective, sharing, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -67,6 +67,10 @@ def test_effective_numbers() -> None:
     assert effective(torch.full((3, 8), 0.125)) == pytest.approx(8)
     assert effective(torch.eye(4)) == pytest.approx(1)
     assert effective(torch.tensor([[0.5, 0.5, 0.0]])) == pytest.approx(2)
+
+
+def test_a_difference_in_the_last_digit_is_no_sharing() -> None:
+    assert [sharing(4, other) for other in (4.1, 5, 3)] == ["shared about as much", "shared more", "shared less"]
 
 
 def test_images_are_coloured_where_there_is_weight() -> None:

@@ -66,6 +66,12 @@ def summarise(seen: Sequence[Seen], accuracies: Sequence[Mapping[str, Tensor]]) 
     return row
 
 
+def sharing(before: float, after: float) -> str:
+    """Say whether prototypes are shared more than before, by more than a twentieth."""
+    ratio = after / before
+    return "shared more" if ratio > 1.05 else "shared less" if ratio < 1 / 1.05 else "shared about as much"
+
+
 def told(
     rows: Sequence[Row],
     pairs: Sequence[Pair],
@@ -131,7 +137,7 @@ def told(
         parts.append(
             f"{name}, lambda {weight:g}: {'; '.join(outcomes)}. A class uses {use[0]:.1f} prototypes without and "
             f"{use[1]:.1f} with it, and a prototype serves {share[0]:.1f} and {share[1]:.1f} classes (exponentials of "
-            f"entropies): with ZSR prototypes are {'shared more' if share[1] > share[0] else 'not shared more'}. "
+            f"entropies): with ZSR prototypes are {sharing(*share)}. "
             f"Retrieval itself has MAP@R {before['MAP@R']:.1f} and {after['MAP@R']:.1f}."
         )
     if early:
