@@ -52,6 +52,8 @@ def test_the_table_is_checked() -> None:
     assert "R1 farthest does not agree, MHE does not agree." in text
     assert "R1 farthest has -2.00 and MHE +1.00, which does not agree." in text
     assert " ".join(of_table(good, PARTS, 1.2)).count("cannot be told from what seeds deviate by") == 3
+    assert "overrules" not in text
+    assert "At these weights R1 farthest beside Proxy-Anchor overrules" in of_table({**good, "a1": 44.0}, PARTS, 0.4)[1]
     assert "missing" in of_table({"a": 1.0}, PARTS, 0.0)[0]
 
 
