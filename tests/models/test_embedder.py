@@ -297,3 +297,18 @@ def test_channels_last_order_changes_features_only_by_rounding() -> None:
         backbone.network.to(memory_format=torch.contiguous_format)
         expected = backbone._features(images)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_stays_itself_when_winnow_learns_a_setting_it_does_not_use() -> None:
+    class Later(ModelConfig):
+        new: float = 0.0
+
+    model = small()
+    before = model.fingerprint()
+    settings = model.config.model_dump()
+    model.config = Later(**settings)
+    assert model.fingerprint() == before
+    model.config = Later(**settings, new=0.5)
+    assert model.fingerprint() != before
+    model.config = ModelConfig(**{**settings, "image": {"resize": 32, "crop": 24}})
+    assert model.fingerprint() != before

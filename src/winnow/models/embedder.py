@@ -196,7 +196,9 @@ class Embedder(nn.Module):
 
     def fingerprint(self) -> str:
         """Return a hash of the config and the weights: models with the same one embed alike."""
-        digest = hashlib.sha256(json.dumps(self.config.model_dump(), sort_keys=True).encode())
+        # Without defaults, so that a setting winnow learns later changes no model that does not use it.
+        config = self.config.model_dump(exclude_defaults=True)
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for key, value in sorted(self.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
