@@ -9,14 +9,14 @@ import pytest
 
 from tests.studies.test_ccp_mnist import digits
 from winnow.errors import ConfigError, DataError
-from winnow.studies import STUDIES, Task, ccp_mnist, ccp_samples
+from winnow.studies import STUDIES, Task, ccp_mnist, ccp_samples, grey_images
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Find no images but those of the test."""
     monkeypatch.setenv("WINNOW_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr(ccp_mnist, "FOLDER", tmp_path / "none")
+    monkeypatch.setattr(grey_images, "FOLDER", tmp_path / "none")
 
 
 def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_images_are_made_in_small_and_asked_for_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ccp_samples, "MADE", {"train": 5, "test": 2})
-    name, train, test = ccp_samples.images(Task(small=True))
+    monkeypatch.setattr(grey_images, "MADE", {"train": 5, "test": 2})
+    name, train, test = grey_images.find_images(Task(small=True))
     assert name == "made"
     assert np.bincount(train.labels).tolist() == [5] * 10
     assert np.bincount(test.labels).tolist() == [2] * 10
@@ -49,7 +49,7 @@ def test_images_are_made_in_small_and_asked_for_in_full(tmp_path: Path, monkeypa
     assert len(np.unique(np.concatenate([train.pixels, test.pixels]), axis=0)) == 70, "no image is there twice"
     for task in (Task(small=False), Task(small=True, data=tmp_path)):
         with pytest.raises(DataError, match="winnow datasets get mnist"):
-            ccp_samples.images(task)
+            grey_images.find_images(task)
 
 
 def test_both_claims_are_checked() -> None:

@@ -7,20 +7,15 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from winnow.data import MnistSet
-from winnow.data.emoji import EmojiCollages, emoji
-from winnow.data.mnist import is_mnist, read_mnist
-from winnow.data.sets import DATASETS
-from winnow.errors import ConfigError, DataError
+from winnow.errors import ConfigError
 from winnow.files import write_text
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies import ccp_mnist
 from winnow.studies.base import Findings, Task
-from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL
+from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
+from winnow.studies.grey_images import find_images
 from winnow.studies.outcomes import verdict
-from winnow.studies.single_emoji import foreground
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,9 +24,7 @@ THESIS = {"samples": 98.06, "proxies": 97.21}
 METHODS = {"samples": ["references=batch"], "proxies": ["references=ccp"]}
 STEPS, SEEDS = {True: 600, False: 10_000}, {True: 2, False: 3}
 WORDS = {True: ["train.lr=1e-2", "train.eval_every=20"], False: []}  # few steps are to be large ones
-MADE = {"train": 200, "test": 60}  # images of a class
 MADE_HOW = "made, ten emoji in grey, drawings and learning rate chosen in short runs so that both ways learn"
-TESTED = 2000
 
 
 def study(task: Task) -> Findings:
@@ -39,7 +32,7 @@ def study(task: Task) -> Findings:
 
     Cost: 1 minute (4 runs); in full 30 minutes on MNIST or Fashion-MNIST, less on a GPU.
     """
-    name, train, test = images(task)
+    name, train, test = find_images(task)
     rows: list[dict[str, Any]] = []
     for seed in range(SEEDS[task.small]):
         for method, words in METHODS.items():
@@ -53,45 +46,6 @@ def study(task: Task) -> Findings:
     if missing:
         text += f" {missing} runs are missing: `{task.command('ccp-samples')}` trains them."
     return Findings("Samples and proxies", text, rows, draw(rows), settings)
-
-
-def images(task: Task) -> tuple[str, MnistSet, MnistSet]:
-    """Return the name of the set, its training and its test images: given, found, or in small made.
-
-    Raises:
-        DataError: where none are there and the documents' size is asked for.
-    """
-    usual = [DATASETS[name].default_root for name in ("mnist", "fashion_mnist")]
-    folders = [task.data] if task.data is not None else [*usual, ccp_mnist.FOLDER]
-    folder = next((one for one in folders if one is not None and is_mnist(one)), None)
-    if folder is None and task.small and task.data is None:
-        return "made", *make_images()
-    if folder is None:
-        raise DataError(f"no folder with the files of MNIST or Fashion-MNIST among {', '.join(map(str, folders))}: "
-                        "get one with `winnow datasets get mnist`, or name it with --data")  # fmt: skip
-    train, test = read_mnist(folder, ["train"]), read_mnist(folder, ["t10k"])
-    tested = TESTED if task.small else len(test)
-    return folder.name, train, MnistSet(test.pixels[:tested], test.labels[:tested], test.source)
-
-
-def make_images() -> tuple[MnistSet, MnistSet]:
-    """Return ten emoji in grey, 28 x 28 pixels, to train on and others of the same to test on, in mixed order.
-
-    All images of a class are by one artist, turned, scaled and shifted: about as alike as digits are.
-    """
-    each = MADE["train"] + MADE["test"]
-    some = [one for one in emoji() if one.split == "train"]
-    classes, clutter = ([one for one in some if one.role == role] for role in ("foreground", "clutter"))
-    artists = max(len(one.artists) for one in classes[:CLASSES])
-    drawn = EmojiCollages(classes[:CLASSES], clutter, images_per_class=artists * each, distilled=True)
-    order = np.random.default_rng(0).permutation(CLASSES * each)
-    labels, numbers = order // each, order % each
-    turns = np.array([len(one.artists) for one in classes[:CLASSES]])[labels]  # its artists' drawings take turns
-    places = labels * artists * each + turns * numbers
-    pixels = np.stack([np.asarray(foreground(drawn, int(index)).convert("L").resize((28, 28))) for index in places])
-    is_train = numbers < MADE["train"]
-    train, test = (MnistSet(pixels[rows], labels[rows], "emoji") for rows in (is_train, ~is_train))
-    return train, test
 
 
 def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, test: MnistSet) -> dict[str, Any] | None:
