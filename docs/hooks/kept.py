@@ -24,7 +24,11 @@ def studies() -> str:
         first = (inspect.getdoc(study) or "").splitlines()[0]
         told = f"{first} Cost: {cost(study)}" if cost(study) else first
         lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", f"$ winnow study {name}", "```", ""]
-        kept = RESULTS.parent / f"{name.replace('-', '_')}.md"
+        file = f"{name.replace('-', '_')}.md"
+        kept, small = RESULTS.parent / file, RESULTS.parent / "small" / file
+        if not kept.is_file() and small.is_file():
+            kept = small
+            lines += ["In its small setting, on two CPU cores:", ""]
         if kept.is_file():
             lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]
             picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
