@@ -12,7 +12,7 @@ import torch
 from tests.conftest import TINY, MakeFolder
 from tests.studies.planned import planned
 from winnow.studies import STUDIES, Task, components, learned, m_eps, mu, prototypes, screening, sweeps
-from winnow.studies.methods import Comparison
+from winnow.studies.methods import Comparison, Method
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 SWEEPS = {"mu": mu, "m-eps": m_eps, "components": components, "screening": screening, "prototypes": prototypes,
@@ -70,34 +70,65 @@ def test_a_sweep_goes_from_runs_to_text(
     assert "missing" in none.text
 
 
+CHANCE = "cannot be told from what seeds deviate by"
+
+
 def test_mu_is_checked_against_both_claims() -> None:
-    text = mu.told({0.1: 30.0, 0.3: 29.5, 0.9: 12.0}, 10.0)
-    assert text.count("which agrees") == 2
-    text = mu.told({0.1: 12.0, 0.3: 20.0, 0.9: 30.0}, 10.0)
-    assert text.count("which does not agree") == 2
+    good, bad = {0.1: 30.0, 0.3: 29.5, 0.9: 12.0}, {0.1: 12.0, 0.3: 20.0, 0.9: 30.0}
+    assert mu.told(good, 10.0, 0.5).count("which agrees") == 2
+    assert mu.told(bad, 10.0, 0.5).count("which does not agree") == 2
+    assert mu.told(bad, 10.0, 0.0).count("which does not agree by one seed") == 2
+    # Low values differ by 0.5 where a quarter of the gain is 5, and are 17.75 ahead of high ones.
+    text = mu.told(good, 10.0, 6.0)
+    assert text.count(CHANCE) == 1
+    assert f"within 0.50 points, which {CHANCE}" in text
+    assert mu.told(good, 10.0, 18.0).count(CHANCE) == 2
 
 
 def test_components_are_checked() -> None:
     names = list(components.THESIS)
     text = components.told(dict(zip(names, (1.0, 2.0, 3.0, 4.0), strict=True)), 0.5)
-    assert "does not" not in text
-    assert "less than seeds deviate" not in text
-    text = components.told(dict(zip(names, (2.0, 1.0, 3.0, 2.5), strict=True)), 0.6)
-    assert text.endswith("though it leads GSP + ZSR by less than seeds deviate (0.60).")
-    assert "each improves does not agree" in text
-    assert "best is ZSR alone (mu = 1), which does not agree" in text
+    assert "The gain of GSP agrees, of ZSR alone (mu = 1) agrees; that both together" in text
+    assert text.endswith("are ahead of all others agrees (+1.00).")
+    text = components.told(dict(zip(names, (2.0, 1.0, 2.5, 4.0), strict=True)), 0.6)
+    assert f"The gain of GSP does not agree, of ZSR alone (mu = 1) {CHANCE}; that both" in text
+    assert text.endswith("are ahead of all others agrees (+1.50).")
+    text = components.told(dict(zip(names, (2.0, 3.0, 4.0, 3.5), strict=True)), 0.4)
+    assert text.endswith("are ahead of all others does not agree (-0.50).")
+    text = components.told(dict(zip(names, (5.0, 3.0, 4.0, 4.8), strict=True)), 0.4)
+    assert text.endswith(f"are ahead of all others {CHANCE} (-0.20)."), "the baseline is one of the others"
 
 
-def test_the_grid_names_its_best() -> None:
-    text = m_eps.told("C2", {(16, 5.0): 1.0, (64, 5.0): 3.0, (64, 20.0): 2.0}, 0.5)
-    assert "m = 64 and eps = 5 are, with 3.00 where GAP has 0.50, which agrees." in text
+def test_the_grid_is_checked_at_the_documents_best() -> None:
+    grid = {(16, 5.0): 1.0, (64, 5.0): 3.0, (64, 20.0): 2.0}
+    text = m_eps.told("C2", grid, 0.5, 0.9)
+    assert "they have 3.00, and of all others m = 64 and eps = 20 have most, 2.00, which agrees; GAP has 0.50." in text
     assert "1.50 points from m to m" in text
-    assert "one of the two" in m_eps.told("PNCA", {(64, 5.0): 3.0, (16, 0.5): 2.0}, 0.5)
+    assert f"2.00, which {CHANCE}" in m_eps.told("C2", grid, 0.5, 1.1)
+    text = m_eps.told("C2", {**grid, (16, 5.0): 4.0}, 0.5, 0.9)
+    assert "m = 16 and eps = 5 have most, 4.00, which does not agree;" in text
+    assert "missing" in m_eps.told("PNCA", grid, 0.5, 0.0), "their best with PNCA, (64, 0.5), is not in"
 
 
 def test_prototypes_are_checked() -> None:
-    assert "does not" not in prototypes.told("C2", {8: 5.0, 64: 20.0, 128: 20.5}, 10.0)
-    assert prototypes.told("C2", {64: 5.0, 128: 20.0}, 10.0).count("does not agree") == 2
+    good = {8: 5.0, 64: 20.0, 128: 20.5}
+    text = prototypes.told("C2", good, 10.0, 0.5)
+    assert text.count("which agrees") == 2
+    assert prototypes.told("C2", {64: 5.0, 128: 20.0}, 10.0, 0.5).count("which does not agree") == 2
+    # Many are at least 10 ahead of GAP, and differ by 0.5 where a quarter of the gain is 2.625.
+    assert f"GAP has 10.00, which agrees, and differ by 0.50 points, which {CHANCE}" in prototypes.told(
+        "C2", good, 10.0, 3.0
+    )
+    assert prototypes.told("C2", good, 10.0, 11.0).count(f"which {CHANCE}") == 2
+
+
+def test_a_loss_is_judged_by_the_seeds_of_its_own_methods() -> None:
+    def runs(*values: float) -> list[dict[str, object]]:
+        return [{"metrics": {"test": {"MAP@R": value / 100}}} for value in values]
+
+    compared = Comparison([Method("a", [], "C2"), Method("b", [], "PNCA"), Method("c", [], "PNCA")], (0, 1))
+    found = {"a": runs(20.0, 24.0), "b": runs(1.0, 1.2), "c": runs(2.0, 2.0)}
+    assert sweeps.deviations(compared, found) == pytest.approx({"C2": 8**0.5, "PNCA": 0.02**0.5})
 
 
 def test_main_effects_are_those_of_the_design() -> None:
@@ -110,11 +141,23 @@ def test_main_effects_are_those_of_the_design() -> None:
         assert math.prod(signs) == 1
     theirs = {"C2": screening.main_effects({setting: each["C2"] for setting, each in screening.THESIS.items()})}
     assert theirs["C2"]["eps"] == pytest.approx(-2.785)
-    assert "4 of 4" in screening.told(theirs, theirs)[0]
-    assert "which agrees." in screening.told({"C2": {"m": 0.1, "mu": -1.0, "eps": -2.0, "lambda": -1.0}}, theirs)[0]
-    assert "does not agree" in screening.told({"C2": {"m": 9.0, "mu": 1.0, "eps": 2.0, "lambda": 1.0}}, theirs)[0]
-    assert "missing" in screening.told({}, theirs)[0]
+    assert "missing" in screening.told({}, theirs, {"C2": 0.0})[0]
     assert len(screening.draw({}, theirs).axes) == 1
+
+
+def test_the_screening_is_checked() -> None:
+    theirs = {"C2": {"m": 0.1, "mu": -1.0, "eps": -2.0, "lambda": -1.0}}
+
+    def told(deviation: float, **effects: float) -> str:
+        own = {"m": 0.1, "mu": -1.0, "eps": -2.0, "lambda": -1.5} | effects
+        return screening.told({"C2": own}, theirs, {"C2": deviation})[0].partition("lambda -1.50. ")[2]
+
+    good = "That a lower lambda is better agrees, that a lower mu is agrees, and that eps has the most effect agrees."
+    assert told(0.4) == good
+    assert told(0.4, mu=1.0) == good.replace("mu is agrees", "mu is does not agree")
+    assert told(0.4, m=3.0) == good.replace("effect agrees", "effect does not agree")
+    assert told(0.6) == good.replace("effect agrees", f"effect {CHANCE}")
+    assert told(2.0).count(CHANCE) == 3
 
 
 def test_learned_settings_are_read_from_weights() -> None:

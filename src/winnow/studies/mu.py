@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings, scores
+from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import compare, curves, gsp, losses, where
 
 SMALL, FULL = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -38,12 +38,12 @@ def study(task: Task) -> Findings:
     values = {float(method.facts["mu"]): method.name for method in compared.methods if "mu" in method.facts}
     figure = curves(found, {"GSP + ZSR": values}, {"GSP + ZSR": "GAP"}, label="mu", title="C2")
     by_mu = {mu: scores(found)[name] for mu, name in values.items() if found[name]}
-    text = f"{where(task.small)}, C2. {told(by_mu, scores(found).get('GAP'))}"
+    text = f"{where(task.small)}, C2. {told(by_mu, scores(found).get('GAP'), deviation(found))}"
     rows = compared.rows(found, task.command("mu"))
     return findings(task, "mu", "The share mu", text, compared, found, figure, rows)
 
 
-def told(by_mu: Mapping[float, float], gap: float | None) -> str:
+def told(by_mu: Mapping[float, float], gap: float | None, deviation: float) -> str:
     """Check: low values of mu perform similarly, and as mu grows the score drops towards that of average pooling."""
     low = [score for mu, score in by_mu.items() if mu <= LOW]
     high = [score for mu, score in by_mu.items() if mu >= HIGH]
@@ -51,13 +51,12 @@ def told(by_mu: Mapping[float, float], gap: float | None) -> str:
         return "Runs are missing, so that the claim cannot be checked yet."
     gain = max(by_mu.values()) - gap
     spread = max(low) - min(low)
-    similar, drops = spread <= 0.25 * abs(gain), statistics.mean(high) < statistics.mean(low)
+    before, after = statistics.mean(low), statistics.mean(high)
     best = max(by_mu, key=lambda mu: by_mu[mu])
     return (
         "The documents say that low values of mu perform similarly and that the score drops towards average pooling's "
         f"as mu grows. Here the best is mu = {best:g} with {by_mu[best]:.2f}, {gain:+.2f} from GAP's {gap:.2f}. Up to "
         f"mu = {LOW} scores lie within {spread:.2f} points, which "
-        f"{'agrees' if similar else 'does not agree'} (similar: a quarter of the gain); from {HIGH} on they are "
-        f"{statistics.mean(high):.2f} in the mean after {statistics.mean(low):.2f}, which "
-        f"{'agrees' if drops else 'does not agree'}."
+        f"{verdict(abs(gain) / 4 - spread, deviation)} (similar: a quarter of the gain); from {HIGH} on they are "
+        f"{after:.2f} in the mean after {before:.2f}, which {verdict(before - after, deviation)}."
     )

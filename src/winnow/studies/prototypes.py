@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings, scores
-from winnow.studies.sweeps import compare, curves, gsp, losses, where
+from winnow.studies.outcomes import findings, scores, verdict
+from winnow.studies.sweeps import compare, curves, deviations, gsp, losses, where
 
 SMALL, FULL = (4, 16, 64, 128), (8, 16, 32, 64, 128, 256)
 ENOUGH = 64  # from here on the documents see little change
@@ -37,7 +37,9 @@ def study(task: Task) -> Findings:
     for method in compared.methods:
         if "m" in method.facts:
             lines[method.group][float(method.facts["m"])] = method.name
-    parts = [told(loss, {m: reached[name] for m, name in line.items() if name in reached}, reached.get(f"GAP, {loss}"))
+    spread = deviations(compared, found)
+    parts = [told(loss, {m: reached[name] for m, name in line.items() if name in reached},
+                  reached.get(f"GAP, {loss}"), spread[loss])
              for loss, line in lines.items()]  # fmt: skip
     figure = curves(
         found, lines, {loss: f"GAP, {loss}" for loss in lines}, label="prototypes m", title="GSP + ZSR", log=True
@@ -48,18 +50,18 @@ def study(task: Task) -> Findings:
     return findings(task, "prototypes", "The number of prototypes", text, compared, found, figure, rows)
 
 
-def told(loss: str, by_m: Mapping[float, float], gap: float | None) -> str:
+def told(loss: str, by_m: Mapping[float, float], gap: float | None, deviation: float) -> str:
     """Check: any m of at least 64 improves on GAP, and more do not bring substantially more."""
     many = {m: score for m, score in by_m.items() if m >= ENOUGH}
     if not many or gap is None:
         return f"With {loss} runs are missing."
     gain = max(by_m.values()) - gap
     spread = max(many.values()) - min(many.values())
-    improves, flat = min(many.values()) > gap, spread <= 0.25 * abs(gain)
-    few = min(by_m)
+    least, few = min(many.values()), min(by_m)
     return (
         f"With {loss} the documents say that any m of at least {ENOUGH} improves on GAP, and that more bring little. "
-        f"Here these have {min(many.values()):.2f} to {max(many.values()):.2f} where GAP has {gap:.2f}, which "
-        f"{'agrees' if improves else 'does not agree'}, and differ by {spread:.2f} points, which "
-        f"{'agrees' if flat else 'does not agree'} (little: a quarter of the gain); m = {few:g} has {by_m[few]:.2f}."
+        f"Here these have {least:.2f} to {max(many.values()):.2f} where GAP has {gap:.2f}, which "
+        f"{verdict(least - gap, deviation)}, and differ by {spread:.2f} points, which "
+        f"{verdict(abs(gain) / 4 - spread, deviation)} (little: a quarter of the gain); m = {few:g} has "
+        f"{by_m[few]:.2f}."
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.base import Findings, Task
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings, scores
-from winnow.studies.sweeps import compare, gsp, losses, where
+from winnow.studies.outcomes import findings, scores, verdict
+from winnow.studies.sweeps import compare, deviations, gsp, losses, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,14 +75,24 @@ def study(task: Task) -> Findings:
             ours[loss] = main_effects(results)
         theirs[loss] = main_effects({setting: numbers[loss] for setting, numbers in THESIS.items()})
     text = " ".join(
-        [f"{where(task.small)}; the documents' numbers are of their validation classes.", *told(ours, theirs)]
-    )
+        [f"{where(task.small)}; the documents' numbers are of their validation classes.",
+         *told(ours, theirs, deviations(compared, found))]
+    )  # fmt: skip
     rows = compared.rows(found, task.command("screening"))
     return findings(task, "screening", "Screening of GSP's settings", text, compared, found, draw(ours, theirs), rows)
 
 
-def told(ours: Mapping[str, Mapping[str, float]], theirs: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Check: the lower the better for lambda and mu, eps matters most, m hardly; theirs by their own table too."""
+def told(
+    ours: Mapping[str, Mapping[str, float]], theirs: Mapping[str, Mapping[str, float]], deviation: Mapping[str, float]
+) -> list[str]:
+    """Check: the lower the better for lambda and mu, and eps matters most; effects stand beside those of their table.
+
+    Args:
+        ours: For each loss, the main effects of our runs; a loss with missing runs is left out.
+        theirs: For each loss, those of the thesis' table.
+        deviation: For each loss, of seeds. An effect is a difference of two means, each of four methods, and so
+            deviates less than one.
+    """
     sentences = []
     for loss in theirs:
         listed = ", ".join(f"{factor} {effect:+.2f}" for factor, effect in theirs[loss].items())
@@ -91,16 +101,12 @@ def told(ours: Mapping[str, Mapping[str, float]], theirs: Mapping[str, Mapping[s
             sentences[-1] += "; runs of ours are missing."
             continue
         own = ours[loss]
-        same = [factor for factor in FACTORS if own[factor] * theirs[loss][factor] > 0]
-        largest = max(FACTORS, key=lambda factor: abs(own[factor]))
-        lower = [factor for factor in ("lambda", "mu") if own[factor] < 0]
-        held = len(lower) + (largest == "eps")
-        verdict = "agrees" if held == 3 else "agrees in part" if held else "does not agree"
+        most = abs(own["eps"]) - max(abs(own[factor]) for factor in FACTORS if factor != "eps")
         sentences[-1] += (
-            f"; ours are {', '.join(f'{factor} {effect:+.2f}' for factor, effect in own.items())}. The signs agree for "
-            f"{len(same)} of {len(FACTORS)} ({', '.join(same) or 'none'}). They say that a lower lambda and mu are "
-            f"better (here: {' and '.join(lower) or 'neither'}) and that eps has the most effect (here: {largest}), "
-            f"which {verdict}."
+            f"; ours are {', '.join(f'{factor} {effect:+.2f}' for factor, effect in own.items())}. That a lower lambda "
+            f"is better {verdict(-own['lambda'], deviation[loss])}, that a lower mu is "
+            f"{verdict(-own['mu'], deviation[loss])}, and that eps has the most effect "
+            f"{verdict(most, deviation[loss])}."
         )
     return sentences
 

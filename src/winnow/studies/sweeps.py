@@ -11,7 +11,7 @@ import numpy as np
 from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import Found, percent, scores
+from winnow.studies.outcomes import Found, deviation, percent, scores
 from winnow.studies.poolings import LOSSES, WORDS
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ def compare(methods: Sequence[Method], small: bool, *, seeds: int = 1, steps: in
         return Comparison(methods, seeds=(0, 1, 2), file=CONFIG)
     words = [*WORDS, "dim=128", f"train.steps={steps}", f"train.eval_every={max(1, steps // 4)}"]
     return Comparison(methods, seeds=tuple(range(seeds)), words=words)
+
+
+def deviations(compared: Comparison, found: Found) -> dict[str, float]:
+    """Return how far seeds deviate in each group of methods, which is each loss: scores of losses differ in scale."""
+    groups = dict.fromkeys(method.group for method in compared.methods)
+    return {group: deviation({method.name: found[method.name] for method in compared.methods if method.group == group})
+            for group in groups}  # fmt: skip
 
 
 def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None, zsr: float = 0.0) -> list[str]:
