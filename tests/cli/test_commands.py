@@ -201,13 +201,19 @@ def test_a_checkpoint_of_another_model(winnow: Winnow, make_folder: MakeFolder, 
     assert "another model" in one_line_error(said)
 
 
-def test_runs_are_never_overwritten_nor_finished_twice(winnow: Winnow, make_folder: MakeFolder) -> None:
+def test_runs_are_never_overwritten_nor_finished_twice(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
     data = make_folder()
     assert winnow("train", f"data={data}", *TINY, "--out", "r").code == 0
     said = winnow("train", f"data={data}", *TINY, "--out", "r")
     assert said.code == 2
     assert "already holds a run" in one_line_error(said)
     assert "is finished" in one_line_error(winnow("train", "--resume", "r"))
+    (tmp_path / "r" / "result.json").write_text("")  # as a full disk leaves it; the checkpoint is still there
+    assert winnow("train", "--resume", "r").code == 0
+    (tmp_path / "r" / "config.yaml").write_text("")
+    said = winnow("train", "--resume", "r")
+    assert said.code == 4
+    assert "config.yaml is empty or damaged" in one_line_error(said)
     assert "holds no saved model" in one_line_error(winnow("evaluate", data))
     assert "holds no saved model" in one_line_error(winnow("explain", data, data))
 

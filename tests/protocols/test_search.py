@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.conftest import MakeFolder
 from tests.protocols.test_runs import WORDS, Killed
 from winnow.cli.main import app
-from winnow.errors import ConfigError, MissingExtraError
+from winnow.errors import ConfigError, MissingExtraError, ModelError
 from winnow.protocols import search as module
 from winnow.protocols.search import Choice, Range, Search, importances, parse_space
 from winnow.report.search import contour_figure, importance_figure
@@ -67,6 +67,12 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: Mak
         assert '"test": {' not in result.read_text().split('"metrics"')[1].split('"steps"')[0]
     found = importances(study)
     assert not found or sum(found.values()) == pytest.approx(1)
+    before = values(study)
+    (tmp_path / "broken" / "search.db").write_text("not a database, but long enough to be one" * 100)
+    with pytest.raises(ModelError, match=r"search\.db is damaged: remove it"):
+        broken.run(4)
+    (tmp_path / "broken" / "search.db").unlink()
+    assert values(broken.run(4, monitor=lambda number: Killed())) == before  # no trial is trained again
     for other in (("train.lr=1e-4..1e-2:log", "loss=c2|ms"), (*words, "train.clip=5")):
         with pytest.raises(ConfigError, match="other settings"):
             make_search(photos, tmp_path / "broken", *other).run(4)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import TrainingError
+from winnow.errors import ModelError, TrainingError
 
 if TYPE_CHECKING:
     from winnow.training import RunFolder
@@ -53,15 +53,24 @@ def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> No
 
 
 def draw_run(folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """Draw how a run went into its folder: its curves, and its problems if it solved a sequence of them."""
+    """Draw how a run went into its folder: its curves, and its problems if it solved a sequence of them.
+
+    A damaged log leaves nothing to draw, which is said; the run's result stands without it.
+    """
+    from winnow.cli.console import say
     from winnow.report.figures import run_curves
     from winnow.report.problems import problem_curves
     from winnow.report.style import save
 
-    save(run_curves(folder.read_history()), folder.path / "curves.png")
+    try:
+        history = folder.read_history()
+    except ModelError as error:
+        say(str(error))
+        return
+    save(run_curves(history), folder.path / "curves.png")
     if "problems" in result:
         metric = result["config"]["train"]["monitor"]
-        save(problem_curves(result["problems"], folder.read_history(), metric), folder.path / "problems.svg")
+        save(problem_curves(result["problems"], history, metric), folder.path / "problems.svg")
 
 
 def _comparison(outcomes: Sequence[Outcome]) -> tuple[list[dict[str, Any]], str]:

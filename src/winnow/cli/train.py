@@ -56,7 +56,7 @@ def train(
     if resume is not None:
         folder = RunFolder(resume)
         config = folder.read_config()
-        if folder.result_file.exists():
+        if folder.is_finished:
             raise ConfigError(f"the run {resume} is finished; see it with `winnow evaluate {resume}`")
     else:
         config = read_words(words or [])

@@ -179,8 +179,8 @@ class Embedder(nn.Module):
         if not file.is_file():
             raise ModelError(f"{folder} holds no saved model ({CONFIG_FILE} is missing): give a folder made by winnow")
         try:
-            return make_section(ModelConfig, json.loads(file.read_text()))
-        except (json.JSONDecodeError, ConfigError) as error:
+            return make_section(ModelConfig, json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, ConfigError) as error:
             raise ModelError(f"{file} is not a config this version understands: {error}") from None
 
     def load_state(self, state: Mapping[str, Tensor], source: str) -> None:

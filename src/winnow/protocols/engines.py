@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
@@ -110,9 +109,10 @@ def train_one(order: Order) -> Answer:
     os.chdir(order.working_folder)
     sys.argv = list(order.command)
     folder = RunFolder(Path(order.folder))
-    if folder.result_file.is_file():  # the worker was lost between writing it and telling
-        return Answer(json.loads(folder.result_file.read_text(encoding="utf-8")))
     try:
+        result = folder.read_result()
+        if result is not None:  # the worker was lost between writing it and telling
+            return Answer(result)
         return Answer(run_training(make_config(order.config), folder, resume=folder.config_file.is_file()))
     except WinnowError as error:
         return Answer(error=str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,11 +31,7 @@ class Trial:
 
     def result(self) -> dict[str, Any] | None:
         """Return what was measured; None where it is not finished."""
-        file = self.planned.folder.result_file
-        if not file.is_file():
-            return None
-        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return result
+        return self.planned.folder.read_result()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import ConfigError, MissingExtraError, TrainingError
+from winnow.errors import ConfigError, MissingExtraError, ModelError, TrainingError
 from winnow.files import make_folder
 from winnow.training import Config, Monitor, RunFolder, load_config, run_training
 from winnow.training.learner import check_objective, check_parts
@@ -150,13 +150,25 @@ class Search:
         return study
 
     def open(self) -> Study:
-        """Open the search's memory, `search.db` in its folder, or begin it."""
+        """Open the search's memory, `search.db` in its folder, or begin it.
+
+        Raises:
+            ConfigError: when the folder holds a search for something else.
+            ModelError: when the memory is damaged.
+        """
         optuna = _optuna()
+        from sqlalchemy.exc import DatabaseError
+
         make_folder(self.folder)
-        study = optuna.create_study(
-            study_name=_OURS, storage=f"sqlite:///{self.folder.resolve() / 'search.db'}", direction="maximize",
-            load_if_exists=True,
-        )  # fmt: skip
+        memory = self.folder.resolve() / "search.db"
+        try:
+            study = optuna.create_study(
+                study_name=_OURS, storage=f"sqlite:///{memory}", direction="maximize", load_if_exists=True
+            )
+        except DatabaseError:
+            raise ModelError(
+                f"{memory} is damaged: remove it, and the search finds its finished trials again by their folders"
+            ) from None
         asked = {
             "space": {key: asdict(where) for key, where in self.space.items()},
             "config": {key: value for key, value in _flat(self.lowest()).items() if key not in self.space},
@@ -176,9 +188,8 @@ class Search:
     def _judge(self, found: Mapping[str, Any], monitor: Monitor, shared: Shared | None) -> float | None:
         """Train a run, or go on with it; return the best value of its validation."""
         folder, config = self.place(found), self.config(found)
-        if folder.result_file.is_file():
-            result = json.loads(folder.result_file.read_text(encoding="utf-8"))
-        else:
+        result = folder.read_result()
+        if result is None:
             try:
                 begun = folder.config_file.is_file()
                 result = run_training(config, folder, resume=begun, monitor=monitor, shared=shared)

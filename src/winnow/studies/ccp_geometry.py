@@ -43,7 +43,7 @@ def study(task: Task) -> Findings:
     kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for method in compared.methods:
         folders = [compared.plan(method, seed, task.runs).folder for seed in compared.seeds]
-        kept[method.name] = [one.read_embeddings() for one in folders if one.result_file.is_file()]
+        kept[method.name] = [one.read_embeddings() for one in folders if one.is_finished]
     rows = compared.rows(found, task.command("ccp-geometry"))
     for row in rows:
         each = [geometry(*one) for one in kept[row["method"]]]

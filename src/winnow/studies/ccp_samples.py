@@ -58,8 +58,8 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
     asked = {"data": name, "images": [len(train), len(test)],
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
     file = Path(task.runs) / f"{method}-seed{config.seed}.json"
-    if file.is_file():
-        kept = json.loads(file.read_text(encoding="utf-8"))
+    kept = _read(file)
+    if kept is not None:
         if kept["asked"] != asked:
             raise ConfigError(
                 f"{file} was made with other images or settings: remove it, or choose another folder (-o)"
@@ -76,6 +76,15 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
            "steps": sum(one["steps"] for one in records), "problems": problems}  # fmt: skip
     write_text(file, json.dumps({"asked": asked, "row": row}, indent=2) + "\n")
     return row
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Return what is kept of a run; None where nothing is, or only a damaged file, which training anew replaces."""
+    try:
+        kept: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and {"asked", "row"} <= kept.keys() else None
 
 
 def told(found: dict[str, list[float]], name: str) -> str:

@@ -180,7 +180,7 @@ def _heat_maps(task: Task, compared: Comparison) -> None:
         name = method.name.removesuffix(f", C2, {TRAINING}")
         if name in SHOWN:
             run = compared.plan(method, compared.seeds[0], task.runs)
-            if run.folder.result_file.is_file() and run.folder.model_folder.is_dir():
+            if run.folder.is_finished and run.folder.model_folder.is_dir():
                 models[name], config = run.folder.model_folder, run.config
     if config is None or not Path(config.data.root or DATASETS[config.data.path].default_root).is_dir():
         return

@@ -48,7 +48,7 @@ def study(task: Task) -> Findings:
     for row, method in zip(rows, compared.methods, strict=True):
         folders = [compared.plan(method, seed, task.runs).folder for seed in compared.seeds]
         ends = [ended(read_state(each.model_folder / "model.safetensors"), *method.facts["start"])
-                for each in folders if each.result_file.is_file()]  # fmt: skip
+                for each in folders if each.is_finished]  # fmt: skip
         row.pop("start")
         for key in ("mu", "eps"):
             row[f"{key} at the end"] = round(statistics.mean(end[key] for end in ends), 4) if ends else None

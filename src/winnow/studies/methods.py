@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,8 +83,9 @@ class Comparison:
             )
         found: dict[str, list[dict[str, Any]]] = {method.name: [] for method in self.methods}
         for name, run in plan:
-            if run.folder.result_file.is_file():
-                found[name].append(json.loads(run.folder.result_file.read_text(encoding="utf-8")))
+            result = run.folder.read_result()
+            if result is not None:
+                found[name].append(result)
         return found
 
     def plan(self, method: Method, seed: int, folder: Path) -> Planned:
@@ -148,7 +148,7 @@ def _check_data(runs: Sequence[Planned]) -> None:
     """Refuse, once for all runs, to train on a folder that is not there."""
     for run in runs:
         path = run.config.data.path
-        if "/" in path and not Path(path).exists() and not run.folder.result_file.is_file():
+        if "/" in path and not Path(path).exists() and not run.folder.is_finished:
             raise DataError(f"this comparison trains on {path}, which is not there: put the images there, or run it "
                             "from the folder that holds it")  # fmt: skip
 

@@ -43,7 +43,7 @@ def study(task: Task) -> Findings:
     for method in compared.methods:
         for seed in compared.seeds:
             folder = compared.plan(method, seed, task.runs).folder
-            if folder.result_file.is_file():
+            if folder.is_finished:
                 for look in LOOKS:
                     task.note(f"{method.name}, seed {seed}: {look}")
                     measured.setdefault((method.name, look), []).append(looked(*folder.read_embeddings(), look))

@@ -182,7 +182,7 @@ def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -
     """
     tree: dict[str, Any] = {}
     if file is not None:
-        tree = _read_yaml(Path(file))
+        tree = read_yaml(Path(file))
     for word in overrides:
         _override(tree, word)
     return make_config(tree)
@@ -218,7 +218,12 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
             yield f"{prefix}{name}", field.get_default(call_default_factory=True), f"{field.description}{choices}"
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping a config file holds; an empty file sets nothing.
+
+    Raises:
+        ConfigError: for a file that cannot be read or holds something else.
+    """
     if path.is_dir() or path.suffix.lower() == ".csv":
         raise ConfigError(f"{path} is no config file: name data by data={path}")
     try:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError
 from winnow.files import make_folder, write_atomically, write_text
-from winnow.training.config import Config, load_config
+from winnow.training.config import Config, make_config, read_yaml
 
 
 class RunFolder:
@@ -55,19 +55,68 @@ class RunFolder:
             self.path.rmdir()
 
     def read_config(self) -> Config:
-        """Read the config of an existing run."""
+        """Read the config of an existing run.
+
+        Raises:
+            ModelError: where there is none, or a damaged one.
+            ConfigError: for settings this version does not have.
+        """
         if not self.config_file.is_file():
             raise ModelError(f"{self.path} is not a run folder: {self.config_file.name} is missing")
-        return load_config(self.config_file)
+        try:
+            tree = read_yaml(self.config_file)
+        except ConfigError:
+            tree = {}
+        if "seed" not in tree:  # the last that `create` writes: without it defaults would stand for what is cut off
+            raise ModelError(
+                f"{self.config_file} is empty or damaged: put a copy in its place, or remove {self.path} and train the "
+                "run anew"
+            )
+        return make_config(tree)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """Return what was measured; None where the run is not finished.
+
+        A damaged result is as good as none while the checkpoint is there: the run that goes on from it measures again.
+
+        Raises:
+            ModelError: for a damaged result that only training anew could replace.
+        """
+        if not self.result_file.is_file():
+            return None
+        try:
+            result: Any = json.loads(self.result_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            result = None
+        if isinstance(result, dict) and "metrics" in result:
+            return result
+        if self.checkpoint_file.is_file() and self.best_file.is_file():
+            return None
+        raise ModelError(
+            f"{self.result_file} is empty or damaged, and the run's checkpoint is gone: put a copy in its place, or "
+            f"remove {self.path} and train the run anew"
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is a result; raises as `read_result` does."""
+        return self.read_result() is not None
 
     def check_finished(self) -> None:
         """Refuse a run that has no result yet."""
-        if not self.result_file.is_file():
+        if not self.is_finished:
             raise ModelError(f"the run {self.path} is not finished: go on with `winnow train --resume {self.path}`")
 
     def read_history(self) -> list[dict[str, Any]]:
-        """Read the log: one entry per validation."""
-        return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+        """Read the log: one entry per validation.
+
+        Raises:
+            ModelError: where it is missing or damaged. A run that is resumed writes it anew from its checkpoint.
+        """
+        try:
+            return [json.loads(line) for line in self.log_file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError):
+            raise ModelError(f"{self.log_file} is missing or damaged: how the run went cannot be told") from None
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
         """Write the log whole; a resumed run drops the lines after its checkpoint this way."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -87,8 +86,8 @@ def run_pack(
 
 def _begin(run: Planned, monitor: Monitor, shared: Shared) -> Work[dict[str, Any]]:
     """Start a run, go on with it, or read what came of it."""
-    if run.folder.result_file.is_file():
-        result: dict[str, Any] = json.loads(run.folder.result_file.read_text(encoding="utf-8"))
+    result = run.folder.read_result()
+    if result is not None:
         return result
     begun = run.folder.config_file.is_file()
     return (yield from training(run.config, run.folder, resume=begun, monitor=monitor, shared=shared))

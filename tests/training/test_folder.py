@@ -1,0 +1,137 @@
+"""Run folders with files that were cut off or emptied: told, or made anew where that loses nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, MakeFolder
+from tests.training.test_trainer import small_config
+from winnow.cli.pack import draw_run
+from winnow.errors import ModelError
+from winnow.protocols.engines import Order, train_one
+from winnow.studies.methods import Comparison, Method
+from winnow.training import RunFolder, load_config, run_training
+from winnow.training.pack import run_pack
+from winnow.training.plan import Planned, check_same, plan_runs, read_plan, write_plan
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+RESULTS = ["", "{", '{"metrics": {"test": {"MA', "[]", "null", '{"steps": 3}', "\0" * 64]
+
+
+def cut(file: Path, share: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+
+
+@pytest.mark.parametrize("damage", ["", "data: {path: [", "just words", "\0" * 64])
+def test_a_damaged_config_is_told(tmp_path: Path, damage: str) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(small_config())
+    folder.config_file.write_text(damage)
+    for read in (folder.read_config, lambda: check_same(small_config(), folder)):
+        with pytest.raises(ModelError, match=r"config\.yaml is empty or damaged: put a copy in its place, or remove"):
+            read()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_config_that_is_cut_off_is_never_filled_with_defaults(tmp_path: Path, share: float) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(small_config("seed=12345678"))
+    cut(folder.config_file, share)
+    with pytest.raises(ModelError, match="empty or damaged"):
+        folder.read_config()
+
+
+@pytest.mark.parametrize("content", RESULTS)
+def test_a_damaged_result_is_none_while_there_is_a_checkpoint(tmp_path: Path, content: str) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.read_result() is None
+    folder.write_result({"metrics": {"val": {}}})
+    assert folder.read_result() == {"metrics": {"val": {}}}
+    for file in (folder.checkpoint_file, folder.best_file):
+        folder.save(file, {})
+    folder.result_file.write_text(content)
+    assert folder.read_result() is None
+    with pytest.raises(ModelError, match="not finished"):
+        folder.drop_checkpoint()
+    assert folder.best_file.is_file()
+    folder.checkpoint_file.unlink()
+    with pytest.raises(ModelError, match=r"result\.json is empty or damaged, and the run's checkpoint is gone"):
+        folder.read_result()
+
+
+def test_a_pack_measures_again_where_a_result_is_damaged(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
+    runs = plan_runs(tmp_path / "pack", None, words, ["seed=0,1,2"])
+    write_plan(tmp_path / "pack", runs)
+    whole = run_pack(runs)
+    steps = [[entry["step"] for entry in run.folder.read_history()] for run in runs]
+    cut(runs[0].folder.result_file, 0.5)
+    cut(runs[0].folder.log_file, 0.5)
+    cut(runs[1].folder.result_file, 0.0)
+    runs[2].folder.drop_checkpoint()
+    cut(runs[2].folder.result_file, 0.5)
+    again = run_pack(read_plan(tmp_path / "pack"))
+    for before, after, run in zip(whole[:2], again[:2], runs[:2], strict=True):
+        assert before.result is not None
+        assert after.result is not None, after.error
+        assert after.result["metrics"] == before.result["metrics"]
+        assert run.folder.read_result() == json.loads(json.dumps(after.result))
+    assert [entry["step"] for entry in runs[0].folder.read_history()] == steps[0]
+    assert isinstance(again[2].error, ModelError)
+    assert "train the run anew" in str(again[2].error)
+    told = train_one(Order.of(runs[2]))
+    assert told.result is None
+    assert told.error == str(again[2].error)
+    cut(runs[1].folder.config_file, 0.0)
+    with pytest.raises(ModelError, match="seed=1"):
+        read_plan(tmp_path / "pack")
+
+
+def test_a_comparison_reads_what_is_whole_and_trains_the_rest(make_folder: MakeFolder, tmp_path: Path) -> None:
+    compared = Comparison([Method("GAP", ["pooling=gap"])], seeds=(0, 1),
+                          words=[f"data={make_folder()}", *TINY, "train.device=cpu"])  # fmt: skip
+    found = compared.train(tmp_path / "runs")
+    one = compared.plan(compared.methods[0], 1, tmp_path / "runs")
+    cut(one.folder.result_file, 0.2)
+    there = compared.train(tmp_path / "runs", only_finished=True)
+    assert [run["config"]["seed"] for run in there["GAP"]] == [0]
+    again = compared.train(tmp_path / "runs")
+    assert [run["metrics"] for run in again["GAP"]] == [run["metrics"] for run in found["GAP"]]
+    one.folder.drop_checkpoint()
+    cut(one.folder.result_file, 0.2)
+    with pytest.raises(ModelError, match=r"-seed1/result\.json"):
+        compared.train(tmp_path / "runs", only_finished=True)
+
+
+def test_a_damaged_log_costs_the_curves_alone(
+    make_folder: MakeFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    result = run_training(load_config(None, [f"data={make_folder()}", *TINY, "train.device=cpu"]), folder)
+    cut(folder.log_file, 0.7)
+    with pytest.raises(ModelError, match=r"log\.jsonl is missing or damaged"):
+        folder.read_history()
+    draw_run(folder, result)
+    assert not (folder.path / "curves.png").exists()
+    planned = Planned({"seed": "0"}, folder.read_config(), folder)
+    assert run_pack([planned])[0].result == folder.read_result()
+
+
+def test_a_config_is_either_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "run")
+
+    def killed(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("winnow.files.os.fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.create(small_config())
+    assert not folder.config_file.exists()
+    monkeypatch.undo()
+    folder.create(small_config())  # what was left of it is in nobody's way
+    assert folder.read_config() == small_config()
