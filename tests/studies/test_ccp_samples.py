@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,9 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kept.write_text(content[:40])  # a damaged one is as good as none
     read = STUDIES["ccp-samples"](Task(small=True, data=tmp_path, runs=tmp_path / "runs", only_finished=True))
     assert [row["method"] for row in read.rows] == ["proxies"]
-    kept.write_text(content)
+    older = json.loads(content)
+    older["asked"]["config"]["train"].pop("warm_up")  # of before there was this setting
+    kept.write_text(json.dumps(older))
     monkeypatch.setattr(ccp_samples, "STEPS", {True: 5})
     with pytest.raises(ConfigError, match="other images or settings"):
         STUDIES["ccp-samples"](task)

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import TINY, MakeFolder
-from tests.training.test_trainer import small_config
+from tests.training.test_trainer import StopAfter, small_config
 from winnow.cli.pack import draw_run
-from winnow.errors import ModelError
+from winnow.errors import ConfigError, ModelError
 from winnow.protocols.engines import Order, train_one
 from winnow.studies.methods import Comparison, Method
 from winnow.training import RunFolder, load_config, run_training
+from winnow.training.config import read_yaml
 from winnow.training.pack import run_pack
 from winnow.training.plan import Planned, check_same, plan_runs, read_plan, write_plan
 
@@ -106,6 +108,27 @@ def test_a_comparison_reads_what_is_whole_and_trains_the_rest(make_folder: MakeF
     cut(one.folder.result_file, 0.2)
     with pytest.raises(ModelError, match=r"-seed1/result\.json"):
         compared.train(tmp_path / "runs", only_finished=True)
+
+
+def test_a_run_begun_before_a_setting_goes_on(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
+    runs = plan_runs(tmp_path / "pack", None, words, ["seed=0,1"])
+    begun = run_pack(runs, monitor=lambda run: StopAfter(6))
+    assert all(isinstance(outcome.error, RuntimeError) for outcome in begun)
+    for run in runs:
+        tree, state = read_yaml(run.folder.config_file), run.folder.load(run.folder.checkpoint_file)
+        for settings in (tree, state["config"]):
+            del settings["train"]["warm_up"], settings["plateau"]
+        run.folder.config_file.write_text(yaml.safe_dump(tree, sort_keys=False))
+        run.folder.save(run.folder.checkpoint_file, state)
+        check_same(run.config, run.folder)
+    for run, outcome in zip(runs, run_pack(runs), strict=True):
+        assert outcome.result is not None, outcome.error
+        assert outcome.result["metrics"] == run_training(run.config, RunFolder(tmp_path / run.name))["metrics"]
+    tree = read_yaml(runs[0].folder.config_file)
+    runs[0].folder.config_file.write_text(yaml.safe_dump({**tree, "gone": 1}))
+    with pytest.raises(ConfigError, match=r"config\.yaml: there is no setting 'gone'"):
+        check_same(runs[0].config, runs[0].folder)
 
 
 def test_a_damaged_log_costs_the_curves_alone(

@@ -23,6 +23,7 @@ from winnow.training.inputs import FeatureInputs
 from winnow.training.lane import finish
 from winnow.training.learner import build_learner, count_parameters, parameter_groups
 from winnow.training.prepare import resolve_config
+from winnow.training.same import differing
 from winnow.training.step import FiniteWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -152,6 +153,43 @@ def test_a_checkpoint_of_another_config_or_model_is_refused(tmp_path: Path) -> N
     folder.checkpoint_file.write_text("not a checkpoint")
     with pytest.raises(ModelError, match="is not a checkpoint"):
         make_trainer(config, folder).restore()
+
+
+def test_a_checkpoint_of_before_a_setting_is_resumed_at_its_default_alone(tmp_path: Path) -> None:
+    config = small_config("zsr=0.2", "plateau=0.5")
+    whole = make_trainer(config)
+    whole.fit()
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    with pytest.raises(RuntimeError, match="crash"):
+        make_trainer(config, folder, StopAfter(13)).fit()
+    state = folder.load(folder.checkpoint_file)
+    del state["config"]["train"]["warm_up"], state["config"]["pooling"]["learn_mu"]
+    del state["config"]["centres"], state["config"]["plateau"]["cooldown"]
+    folder.save(folder.checkpoint_file, state)
+    for word in ("train.warm_up=1", "plateau.cooldown=1", "centres=r1"):
+        other = small_config("zsr=0.2", "plateau=0.5", word)
+        with pytest.raises(ModelError, match=f"another {word.partition('=')[0]}"):
+            make_trainer(other, folder).restore()
+    resumed = make_trainer(config, folder)
+    resumed.restore()
+    resumed.fit()
+    assert same(weights(whole), weights(resumed))
+    state["config"]["train"]["gone"] = 1
+    folder.save(folder.checkpoint_file, state)
+    with pytest.raises(ModelError, match=r"of a version of winnow with other settings: .*train\.gone"):
+        make_trainer(config, folder).restore()
+
+
+def test_a_run_differs_in_what_was_asked_for_alone() -> None:
+    made = small_config("train.lr_multipliers={'*.prototypes': 10}", "loss=ms").model_dump(mode="json")
+    assert differing({}, made) is None
+    assert differing({"train": {"steps": 30}, "dim": 8, "loss": made["loss"]}, made) is None
+    assert differing({"dim": 8, "train": {"steps": 31}}, made) == "train.steps"
+    assert differing({"train": {"lr_multipliers": {}}}, made) == "train.lr_multipliers.*.prototypes"
+    assert differing({"loss": {**made["loss"], "name": "c2"}}, made) == "loss.name"
+    first = next(key for key in made["loss"] if key != "name")
+    assert differing({"loss": {**made["loss"], first: 123.0}}, made) == f"loss.{first}"
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_files_and_checkpoint(tmp_path: Path) -> None:

@@ -89,6 +89,16 @@ def make_section(kind: type[S], tree: Mapping[str, Any]) -> S:
         raise ConfigError(f"{where}={first['input']!r}: {message[0].lower()}{message[1:]}") from None
 
 
+def set_apart(config: ModelConfig) -> dict[str, Any]:
+    """Return what a model has other than by default: the same before and after winnow learns a setting it does not use.
+
+    It holds as long as the default of a new setting is what was done before.
+    """
+    defaults = {one.name: one.default for one in POOLINGS.parameters(config.pooling["name"])}
+    own = {key: value for key, value in config.pooling.items() if key == "name" or value != defaults[key]}
+    return {**config.model_dump(exclude_defaults=True), "pooling": own}
+
+
 def section_of(field: FieldInfo) -> type[Section] | None:
     """Return the section a field holds, or None for a plain value."""
     kind = field.annotation

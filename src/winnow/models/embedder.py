@@ -22,7 +22,7 @@ from winnow.files import write_atomically, write_text
 from winnow.functional import NORMALISE, Pooled
 from winnow.models.backbone import Backbone, build_backbone, check_input, settle_image
 from winnow.models.card import model_card
-from winnow.models.config import ModelConfig, make_section
+from winnow.models.config import ModelConfig, make_section, set_apart
 from winnow.models.head import Head
 from winnow.models.weights import read_state
 from winnow.pooling import PrototypePooling
@@ -196,9 +196,7 @@ class Embedder(nn.Module):
 
     def fingerprint(self) -> str:
         """Return a hash of the config and the weights: models with the same one embed alike."""
-        # Without defaults, so that a setting winnow learns later changes no model that does not use it.
-        config = self.config.model_dump(exclude_defaults=True)
-        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(set_apart(self.config), sort_keys=True).encode())
         for key, value in sorted(self.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())

@@ -16,6 +16,7 @@ from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
 from winnow.studies.grey_images import find_images
 from winnow.studies.outcomes import verdict
+from winnow.training.same import differing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,12 +56,14 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
         ConfigError: for a run that was made with other settings.
     """
     config = ccp_mnist.make_config([*words, *WORDS[task.small]], STEPS[task.small])
-    asked = {"data": name, "images": [len(train), len(test)],
+    asked: dict[str, Any] = {"data": name, "images": [len(train), len(test)],
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
     file = Path(task.runs) / f"{method}-seed{config.seed}.json"
     kept = _read(file)
     if kept is not None:
-        if kept["asked"] != asked:
+        known = kept["asked"]
+        alike = known["data"] == asked["data"] and known["images"] == asked["images"]
+        if not alike or differing(asked["config"], known["config"]) is not None:
             raise ConfigError(
                 f"{file} was made with other images or settings: remove it, or choose another folder (-o)"
             )

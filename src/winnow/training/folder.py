@@ -72,7 +72,10 @@ class RunFolder:
                 f"{self.config_file} is empty or damaged: put a copy in its place, or remove {self.path} and train the "
                 "run anew"
             )
-        return make_config(tree)
+        try:
+            return make_config(tree)
+        except ConfigError as error:
+            raise ConfigError(f"{self.config_file}: {error}") from None
 
     def read_result(self) -> dict[str, Any] | None:
         """Return what was measured; None where the run is not finished.

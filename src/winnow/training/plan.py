@@ -15,6 +15,7 @@ from winnow.files import make_folder, write_text
 from winnow.training.config import Config, load_config, make_config
 from winnow.training.folder import RunFolder
 from winnow.training.learner import check_objective, check_parts
+from winnow.training.same import differing
 
 PLAN_FILE = "plan.yaml"
 
@@ -125,19 +126,9 @@ def check_same(config: Config, place: RunFolder) -> None:
         ConfigError: naming the first setting that differs.
     """
     asked, made = config.model_dump(mode="json", exclude_unset=True), place.read_config().model_dump(mode="json")
-    key = _difference(asked, made)
+    key = differing(asked, made)
     if key is not None:
         raise ConfigError(f"{place.path} was made with another {key}: choose another folder, or remove this one")
-
-
-def _difference(asked: Any, made: Any, key: str = "") -> str | None:
-    if isinstance(asked, dict) and isinstance(made, dict):
-        for name, value in asked.items():
-            found = _difference(value, made.get(name), f"{key}.{name}" if key else str(name))
-            if found is not None:
-                return found
-        return None
-    return None if asked == made else key
 
 
 def _name(choices: Mapping[str, str]) -> str:

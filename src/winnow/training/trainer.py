@@ -26,6 +26,7 @@ from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
 from winnow.training.plateau import Plateau, Rates
 from winnow.training.problems import make_problems
+from winnow.training.same import differing
 from winnow.training.step import Step
 from winnow.training.writer import CheckpointWriter
 
@@ -236,8 +237,7 @@ class Trainer:
         assert self.folder is not None, "only a run with a folder has checkpoints"
         state = self.folder.load(self.folder.checkpoint_file)
         best = self.folder.load(self.folder.best_file)
-        if state.get("config") != self.config.model_dump(mode="json"):
-            raise ModelError(f"{self.folder.checkpoint_file} was made by another config; resume with its own")
+        self._check_config(state.get("config") or {})
         try:
             self.learner.load_state_dict(state["learner"])
             for group in state["optimizer"]["param_groups"]:
@@ -256,6 +256,17 @@ class Trainer:
             self.rates.scale(self.plateau.share)  # the loaded rates are no longer the tensors a graph reads
         if self.processes.is_first:
             self.folder.write_history(self.progress.history)
+
+    def _check_config(self, made: dict[str, Any]) -> None:
+        """Refuse a checkpoint of other settings; one of before winnow learned a setting has its default."""
+        assert self.folder is not None, "only a run with a folder has checkpoints"
+        file = self.folder.checkpoint_file
+        try:
+            key = differing(self.config.model_dump(mode="json"), made)
+        except ConfigError as error:
+            raise ModelError(f"{file} is of a version of winnow with other settings: {error}") from None
+        if key is not None:
+            raise ModelError(f"{file} was made by another config, with another {key}; resume with its own")
 
 
 def scaled(config: Config) -> bool:
