@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data import made_sets
-from winnow.data import decode
+from winnow.data import decode, workers
 from winnow.data.sets import DATASETS, Benchmark, fold_range
 from winnow.data.sets.cars196 import Cars196, official_names
 from winnow.data.sets.cifar10 import Cifar10
@@ -333,8 +333,8 @@ def test_sets_of_one_folder_have_notes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_images_in_memory_are_not_sent_to_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "MANY", 10)
-    monkeypatch.setattr(decode, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "MANY", 10)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     for version in ("binary", "folders"):
         (tmp_path / version).mkdir()
         made_sets.cifar100(tmp_path / version, version)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import Arrays
-from winnow.data import ImageStore, UnreadableImageError, decode, read_folder
+from winnow.data import ImageStore, UnreadableImageError, read_folder, workers
 from winnow.data.decode import Decoder
 from winnow.errors import WinnowError
 
@@ -42,8 +42,8 @@ def test_processes_give_the_pixels_that_threads_give(folder: Path) -> None:
 def test_a_store_of_many_images_decodes_by_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = read_folder(folder)
     expected = ImageStore(images, resize=8, cache="ram").gather(range(5))
-    monkeypatch.setattr(decode, "MANY", 5)
-    monkeypatch.setattr(decode, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "MANY", 5)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     for cache in ("ram", "none"):
         store = ImageStore(images, resize=8, cache=cache)
         assert store._decoder.by_processes
@@ -114,8 +114,10 @@ def test_a_killed_process_is_told(folder: Path) -> None:
     decoder.close()
 
 
-def test_closing_ends_the_processes(folder: Path) -> None:
-    decoder = Decoder(read_folder(folder), 8, workers=2, processes=True)
+def test_closing_ends_the_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    decoder = Decoder(read_folder(folder), 8, workers=50, processes=True)
+    assert decoder.count == 2
     assert decoder._crew is not None
     members = [decoder._crew._idle.get() for _ in range(2)]
     decoder.close()

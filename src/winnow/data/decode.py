@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
@@ -21,13 +20,11 @@ from numpy.typing import NDArray
 from winnow.data.decode_worker import HEADER, INDEX
 from winnow.data.imageset import ImageSet
 from winnow.data.resize import resize_short
+from winnow.data.workers import processes_for, threads_for
 from winnow.errors import WinnowError
 
 Pixels = NDArray[np.uint8]
 T = TypeVar("T")
-
-MANY = 2000
-"""Images from which on starting processes pays."""
 
 
 class Decoder:
@@ -36,7 +33,7 @@ class Decoder:
     Args:
         images: What to decode.
         resize: Length of the short side.
-        workers: How many at a time; None for one per core with processes, and at most 4 with threads.
+        workers: How many at a time, of processes never more than cores; None for what suits cores and images.
         processes: Whether by processes; None for many images that are not in memory already. A set that cannot be sent
             to another process, such as one defined in a script or notebook, is decoded by threads all the same.
     """
@@ -45,12 +42,10 @@ class Decoder:
         self, images: ImageSet, resize: int, *, workers: int | None = None, processes: bool | None = None
     ) -> None:
         self.images, self.resize = images, resize
-        many = len(images) >= MANY and cores() > 1 and not images.in_memory
-        wanted = many if processes is None else processes
-        count = workers or cores()
-        self._crew = _start_crew(images, resize, count) if wanted else None
-        # Pillow holds the lock for much of the decoding: more threads than a few only fight for it.
-        self.count = count if self._crew is not None or workers else min(count, 4)
+        wanted = False if processes is None and images.in_memory else processes
+        count = processes_for(len(images), workers, wanted=wanted)
+        self._crew = _start_crew(images, resize, count) if count else None
+        self.count = count if self._crew is not None else threads_for(len(images), workers)
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="decode")
 
     @property
@@ -171,10 +166,3 @@ def _end(members: list[subprocess.Popen[bytes]]) -> None:
             if pipe is not None:
                 with suppress(BrokenPipeError):  # by what was still to be sent
                     pipe.close()
-
-
-def cores() -> int:
-    """Return the cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

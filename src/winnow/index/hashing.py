@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from winnow.data import UNLABELLED, FileSet, ImageSet, Subset
-from winnow.data.decode import cores
+from winnow.data.workers import cores
 
 Progress = Callable[[int, int], None]
 Task = Callable[[str], Progress]
