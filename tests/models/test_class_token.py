@@ -7,8 +7,8 @@ import torch
 
 from winnow.errors import ConfigError
 from winnow.models import Embedder
-from winnow.models.backbone import build_backbone
 from winnow.models.config import BackboneConfig
+from winnow.models.networks import build_backbone
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone .* starts from random weights")
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from winnow.data.sets.pixels import PixelSet
-from winnow.models.backbone import build_backbone
 from winnow.models.config import BackboneConfig
+from winnow.models.networks import build_backbone
 from winnow.studies.pretrain import Recipe, pretrain, read_record, shifted
 
 

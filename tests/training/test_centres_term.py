@@ -10,8 +10,9 @@ from winnow.centres import R1, class_means
 from winnow.errors import ConfigError
 from winnow.models import Head
 from winnow.references import REFERENCES, References
-from winnow.training.config import Config, load_config
+from winnow.training.config import Config
 from winnow.training.learner import Learner, build_learner, check_objective
+from winnow.training.words import load_config
 
 LABELS = torch.arange(4).repeat_interleave(3)
 MAPS = torch.randn(12, 16, 3, 3, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
-from winnow.training.config import REGISTRIES, Config, describe, load_config, make_config
+from winnow.training.config import REGISTRIES, Config, describe, make_config
+from winnow.training.words import load_config
 
 
 def test_defaults_are_a_valid_config_that_survives_yaml(tmp_path: Path) -> None:

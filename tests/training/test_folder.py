@@ -15,9 +15,9 @@ from winnow.errors import ConfigError, ModelError
 from winnow.protocols.engines import Order, train_one
 from winnow.studies.methods import Comparison, Method
 from winnow.training import RunFolder, load_config, run_training
-from winnow.training.config import read_yaml
 from winnow.training.pack import run_pack
 from winnow.training.plan import Planned, check_same, plan_runs, read_plan, write_plan
+from winnow.training.words import read_yaml
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 

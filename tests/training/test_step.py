@@ -10,9 +10,9 @@ import torch
 from tests.training.test_trainer import CCP, make_trainer, same, small_config, weights
 from winnow.errors import ConfigError
 from winnow.training import Trainer
+from winnow.training.arithmetic import wants_graph
 from winnow.training.lane import Lane, finish
 from winnow.training.step import WARM_UP, Step
-from winnow.training.trainer import wants_graph
 
 
 class Recorder:

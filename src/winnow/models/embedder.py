@@ -20,10 +20,12 @@ from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
 from winnow.errors import ConfigError, ModelError
 from winnow.files import write_atomically, write_text
 from winnow.functional import NORMALISE, Pooled
-from winnow.models.backbone import Backbone, build_backbone, check_input, settle_image
+from winnow.models.backbone import Backbone
 from winnow.models.card import model_card
 from winnow.models.config import ModelConfig, make_section, set_apart
 from winnow.models.head import Head
+from winnow.models.image_size import check_input, settle_image
+from winnow.models.networks import build_backbone
 from winnow.models.weights import read_state
 from winnow.pooling import PrototypePooling
 

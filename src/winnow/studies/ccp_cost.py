@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from winnow.bench.scene import Noise, Scene
 from winnow.bench.timing import measure_all, pick_device
-from winnow.bench.train import Noise, Scene
 from winnow.data import ImageStore
 from winnow.references import CCP
 from winnow.report.style import method_colours, new_figure, styled

@@ -25,11 +25,11 @@ from winnow.studies.sweeps import gsp
 from winnow.studies.zero_shot_pictures import draw, overlays
 from winnow.studies.zero_shot_predict import class_rows, draw_splits, predict
 from winnow.studies.zero_shot_report import Pair, Seen, summarise, told
+from winnow.training.arithmetic import make_fabric
 from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned
 from winnow.training.prepare import load_data, prepare, resolve_config
 from winnow.training.shared import Shared
-from winnow.training.trainer import make_fabric
 
 PROTOTYPES, SPLITS, RIDGE = 8, 1000, 0.05
 SHOWN = 10  # classes whose histograms and images are drawn

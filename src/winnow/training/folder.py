@@ -17,7 +17,8 @@ from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError
 from winnow.files import make_folder, write_atomically, write_text
-from winnow.training.config import Config, make_config, read_yaml
+from winnow.training.config import Config, make_config
+from winnow.training.words import read_yaml
 
 
 class RunFolder:

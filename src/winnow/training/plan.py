@@ -12,10 +12,11 @@ import yaml
 
 from winnow.errors import ConfigError, ModelError
 from winnow.files import make_folder, write_text
-from winnow.training.config import Config, load_config, make_config
+from winnow.training.config import Config, make_config
 from winnow.training.folder import RunFolder
 from winnow.training.learner import check_objective, check_parts
 from winnow.training.same import differing
+from winnow.training.words import load_config
 
 PLAN_FILE = "plan.yaml"
 

@@ -17,8 +17,9 @@ from winnow.data.sets import DATASETS
 from winnow.data.splits import ON_TEST
 from winnow.errors import ConfigError
 from winnow.models import Embedder
-from winnow.models.backbone import settle_image
 from winnow.models.head import principal_directions
+from winnow.models.image_size import settle_image
+from winnow.training.arithmetic import make_fabric
 from winnow.training.config import Config
 from winnow.training.distributed import launched
 from winnow.training.features import frozen_inputs
@@ -27,7 +28,6 @@ from winnow.training.judge import KS, AverageOfFeatures, collect, judge
 from winnow.training.learner import Learner, build_learner, check_objective, check_parts
 from winnow.training.monitor import Monitor
 from winnow.training.shared import Shared, once
-from winnow.training.trainer import make_fabric
 
 FROZEN_LR, FULL_LR = 1e-4, 1e-5
 

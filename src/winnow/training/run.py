@@ -19,6 +19,7 @@ from winnow.evaluation import RetrievalResult
 from winnow.functional import NORMALISE
 from winnow.models import Embedder
 from winnow.seeding import own_randomness
+from winnow.training.arithmetic import make_fabric
 from winnow.training.config import AugmentConfig, Config
 from winnow.training.distributed import launched, missing_others
 from winnow.training.folder import RunFolder
@@ -30,7 +31,7 @@ from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorbo
 from winnow.training.prepare import judge_untrained, load_data, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
 from winnow.training.shared import Shared
-from winnow.training.trainer import Trainer, make_fabric
+from winnow.training.trainer import Trainer
 
 
 def run_training(
