@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from winnow.bench.timing import Timing
 from winnow.files import write_text
-from winnow.training.provenance import provenance
+from winnow.training.provenance import provenance, version_of
 
 _RIVALS = ("triton", "faiss-cpu", "faiss-gpu", "pytorch-metric-learning", "POT")
 
@@ -104,7 +103,7 @@ def save_bench(bench: Bench, folder: Path) -> Path:
         OutputError: when it cannot be written.
     """
     origin = provenance()
-    origin["versions"] |= {name: found for name in _RIVALS if (found := _version(name)) is not None}
+    origin["versions"] |= {name: found for name in _RIVALS if (found := version_of(name)) is not None}
     rows = [
         {
             "case": row.case,
@@ -148,10 +147,3 @@ def show_bytes(value: int) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 1e3:.3g} kB"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -12,7 +12,7 @@ from winnow.evaluation import RetrievalResult
 from winnow.functional import clip_norm, pairwise_distance
 from winnow.models import Embedder
 from winnow.pooling import GSP
-from winnow.report.comparison import HeatMap, Neighbour, Prototype, Query
+from winnow.report.content import HeatMap, Neighbour, Prototype, Query
 from winnow.training.inputs import Inputs
 
 QUERIES, HEATMAPS, PROTOTYPES, PATCHES = 6, 8, 12, 8

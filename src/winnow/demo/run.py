@@ -17,7 +17,9 @@ from winnow.demo.settings import METHODS, SHARED, method_config
 from winnow.evaluation import RetrievalResult
 from winnow.files import make_folder, write_text
 from winnow.models import Embedder, Head
-from winnow.report.comparison import Comparison, Method, MethodRun, comparison_table, markdown_table, write_comparison
+from winnow.report.comparison import write_comparison
+from winnow.report.content import Comparison, Method, MethodRun
+from winnow.report.numbers import comparison_table, markdown_table
 from winnow.training.judge import judge
 from winnow.training.monitor import Monitor
 from winnow.training.prepare import Prepared, make_learner, prepare, resolve_config

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from winnow.errors import DataError
 from winnow.evaluation.blocks import CHUNK_BYTES
-from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, as_pair
+from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, as_pair, check_together
 from winnow.evaluation.judge import judge
 from winnow.evaluation.result import RetrievalResult
 
@@ -79,8 +78,7 @@ def evaluate_retrieval(
     Raises:
         DataError: if the arrays cannot be used, or no query has a relevant reference.
     """
-    if (gallery is None) != (gallery_labels is None):
-        raise DataError("gallery and gallery_labels belong together; give both or neither")
+    check_together(gallery, gallery_labels)
     exclude_self = gallery is None
     if gallery is None or gallery_labels is None:
         queries = references = as_embeddings(embeddings)
@@ -100,11 +98,4 @@ def evaluate_retrieval(
         keep=keep,
         chunk_bytes=chunk_bytes,
     )
-    return RetrievalResult(
-        neighbours=judged.neighbours.cpu(),
-        distances=judged.distances.cpu(),
-        query_labels=query_labels.cpu(),
-        reference_labels=reference_labels.cpu(),
-        relevant=judged.relevant.cpu(),
-        per_query={name: values.cpu() for name, values in judged.per_query.items()},
-    )
+    return judged.result(query_labels, reference_labels)

@@ -70,15 +70,26 @@ def as_labels(values: Array, count: int, device: torch.device, name: str = "labe
 def as_pair(queries: Array, references: Array) -> tuple[Tensor, Tensor]:
     """Return queries and references checked, of one dimension, one device and the wider of their types."""
     left, right = as_embeddings(queries, "embeddings"), as_embeddings(references, "gallery")
-    if left.shape[1] != right.shape[1]:
-        raise DataError(
-            f"embeddings have {left.shape[1]} dimensions and the gallery {right.shape[1]}; "
-            "embed both with the same model"
-        )
+    check_width(left, right)
     if left.device != right.device:
         raise DataError(f"embeddings are on {left.device} and the gallery on {right.device}; move one with .to(device)")
     dtype = torch.promote_types(left.dtype, right.dtype)
     return left.to(dtype), right.to(dtype)
+
+
+def check_together(gallery: Array | None, gallery_labels: Array | None) -> None:
+    """Refuse a gallery without its labels, and labels without a gallery."""
+    if (gallery is None) != (gallery_labels is None):
+        raise DataError("gallery and gallery_labels belong together; give both or neither")
+
+
+def check_width(queries: Tensor, references: Tensor) -> None:
+    """Refuse queries and references of different dimensions."""
+    if queries.shape[1] != references.shape[1]:
+        raise DataError(
+            f"embeddings have {queries.shape[1]} dimensions and the gallery {references.shape[1]}; "
+            "embed both with the same model"
+        )
 
 
 def as_count(value: int, name: str, least: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from winnow.evaluation.blocks import ExactSearch
 from winnow.evaluation.metrics import count_relevant, metric_names, query_metrics
+from winnow.evaluation.result import RetrievalResult
 
 _SHALLOW = 32
 
@@ -29,6 +30,19 @@ class Judged:
     distances: Tensor
     relevant: Tensor
     per_query: dict[str, Tensor]
+
+    def result(
+        self, query_labels: Tensor, reference_labels: Tensor, whole: Callable[[Tensor], Tensor] = lambda rows: rows
+    ) -> RetrievalResult:
+        """Return it with the labels, on the CPU; `whole` makes the rows of all queries out of those judged here."""
+        return RetrievalResult(
+            neighbours=whole(self.neighbours).cpu(),
+            distances=whole(self.distances).cpu(),
+            query_labels=whole(query_labels).cpu(),
+            reference_labels=reference_labels.cpu(),
+            relevant=whole(self.relevant).cpu(),
+            per_query={name: whole(values).cpu() for name, values in self.per_query.items()},
+        )
 
 
 def judge(

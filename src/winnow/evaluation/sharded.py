@@ -12,7 +12,7 @@ from torch import Tensor
 from winnow.errors import DataError
 from winnow.evaluation.blocks import CHUNK_BYTES
 from winnow.evaluation.evaluate import evaluate_retrieval
-from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels
+from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, check_together, check_width
 from winnow.evaluation.judge import judge
 from winnow.evaluation.metrics import metric_names
 from winnow.evaluation.result import RetrievalResult
@@ -92,18 +92,7 @@ def evaluate_sharded(
         keep=min(keep, len(references) - (selves is not None)),
         chunk_bytes=chunk_bytes,
     )
-
-    def whole(values: Tensor) -> Tensor:
-        return gather_rows(values, query_counts, group).cpu()
-
-    return RetrievalResult(
-        neighbours=whole(judged.neighbours),
-        distances=whole(judged.distances),
-        query_labels=whole(query_labels),
-        reference_labels=reference_labels.cpu(),
-        relevant=whole(judged.relevant),
-        per_query={name: whole(values) for name, values in judged.per_query.items()},
-    )
+    return judged.result(query_labels, reference_labels, lambda rows: gather_rows(rows, query_counts, group))
 
 
 @dataclass(frozen=True)
@@ -128,16 +117,11 @@ def _agree(
     """Check this share, tell the others, and raise on all processes what is wrong on any."""
     own: list[Tensor] = []
     try:
-        if (gallery is None) != (gallery_labels is None):
-            raise DataError("gallery and gallery_labels belong together; give both or neither")
+        check_together(gallery, gallery_labels)
         own = _share(embeddings, labels, "embeddings", "labels")
         if gallery is not None and gallery_labels is not None:
             own += _share(gallery, gallery_labels, "gallery", "gallery_labels")
-            if own[2].shape[1] != own[0].shape[1]:
-                raise DataError(
-                    f"embeddings have {own[0].shape[1]} dimensions and the gallery {own[2].shape[1]}; "
-                    "embed both with the same model"
-                )
+            check_width(own[0], own[2])
         references = own[-2]
         mine = _Facts(
             error=None,

@@ -1,21 +1,10 @@
 """Figures, galleries, heat maps and the self-contained HTML page."""
 
-from winnow.report.comparison import (
-    Comparison,
-    HeatMap,
-    Method,
-    MethodRun,
-    Neighbour,
-    Prototype,
-    Query,
-    comparison_table,
-    headline,
-    markdown_table,
-    write_comparison,
-    write_csv,
-)
+from winnow.report.comparison import write_comparison
+from winnow.report.content import Comparison, HeatMap, Method, MethodRun, Neighbour, Prototype, Query
 from winnow.report.figures import metric_bars, run_curves, training_curves
 from winnow.report.heatmap import overlay, save_explanation
+from winnow.report.numbers import comparison_table, headline, markdown_table, write_csv
 from winnow.report.problems import problem_curves
 from winnow.report.style import save, svg
 

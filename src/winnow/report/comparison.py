@@ -5,26 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from winnow.report import page
-from winnow.report.content import Comparison, HeatMap, Method, MethodRun, Neighbour, Prototype, Query
-from winnow.report.numbers import comparison_table, headline, markdown_table, write_csv
+from winnow.report.content import Comparison
 from winnow.report.page import element
 from winnow.report.pictures import gallery, heat_maps, prototypes
 from winnow.report.sections import finding, making, results, task
-
-__all__ = [
-    "Comparison",
-    "HeatMap",
-    "Method",
-    "MethodRun",
-    "Neighbour",
-    "Prototype",
-    "Query",
-    "comparison_table",
-    "headline",
-    "markdown_table",
-    "write_comparison",
-    "write_csv",
-]
 
 
 def write_comparison(path: str | Path, comparison: Comparison) -> None:

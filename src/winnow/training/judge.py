@@ -24,17 +24,9 @@ KS: tuple[int, ...] = (1, 2, 4, 8)
 Autocast = Callable[[], AbstractContextManager[None]]
 
 
-def collect(
-    model: nn.Module,
-    inputs: Inputs,
-    *,
-    batch: int = 128,
-    autocast: Autocast = nullcontext,
-    progress: Progress | None = None,
-    processes: Processes = ALONE,
-) -> Tensor:
+def collect(model: nn.Module, inputs: Inputs, *, batch: int = 128, processes: Processes = ALONE) -> Tensor:
     """Return what a model makes of all inputs (N, dim), in inference mode; processes share the work."""
-    return finish(collecting(model, inputs, batch=batch, autocast=autocast, progress=progress, processes=processes))
+    return finish(collecting(model, inputs, batch=batch, processes=processes))
 
 
 def collecting(
@@ -46,7 +38,7 @@ def collecting(
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Work[Tensor]:
-    """Do what `collect` does in pieces, a batch each."""
+    """Do what `collect` does in pieces, a batch each, with what a run has to say on how."""
     mode = model.training
     model.eval()
     count = len(inputs.labels)
@@ -71,25 +63,10 @@ def judge(
     batch: int = 128,
     keep: int = 0,
     ks: Sequence[int] = KS,
-    normalise: Normalise = unit_norm,
-    autocast: Autocast = nullcontext,
-    progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> RetrievalResult:
-    """Embed inputs, normalise them, and retrieve each among the others, or queries in their gallery."""
-    return finish(
-        judging(
-            model,
-            inputs,
-            batch=batch,
-            keep=keep,
-            ks=ks,
-            normalise=normalise,
-            autocast=autocast,
-            progress=progress,
-            processes=processes,
-        )
-    )
+    """Embed inputs, scale them to unit length, and retrieve each among the others, or queries in their gallery."""
+    return finish(judging(model, inputs, batch=batch, keep=keep, ks=ks, processes=processes))
 
 
 def judging(
@@ -105,7 +82,10 @@ def judging(
     processes: Processes = ALONE,
     seen: Callable[[Tensor], None] = lambda embeddings: None,
 ) -> Work[RetrievalResult]:
-    """Do what `judge` does in pieces, a batch each; `seen` is given the embeddings (N, dim) as they are compared."""
+    """Do what `judge` does in pieces, a batch each, with what a run has to say on how.
+
+    `seen` is given the embeddings (N, dim) as they are compared.
+    """
     embedded = yield from collecting(
         model, inputs, batch=batch, autocast=autocast, progress=progress, processes=processes
     )

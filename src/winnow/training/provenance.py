@@ -32,7 +32,7 @@ def provenance() -> dict[str, Any]:
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         },
-        "versions": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "versions": {name: found for name in _PACKAGES if (found := version_of(name)) is not None},
     }
 
 
@@ -70,7 +70,8 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None where it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:
