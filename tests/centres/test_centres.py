@@ -16,8 +16,10 @@ from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
 from winnow.centres import CENTRES, MHE, R1, R2, Hard, UniformFace, class_means
+from winnow.centres.base import Toward
 from winnow.errors import ConfigError
 from winnow.functional import hard_skewed_mean, log_exp_mean, pairwise_distance, power_mean
+from winnow.losses import ProxyAnchor
 
 LABELS = torch.tensor([0, 0, 1, 2, 2, 3])
 
@@ -234,6 +236,21 @@ def test_energies_are_functions_of_power_means(seed: int, count: int) -> None:
     torch.testing.assert_close(UniformFace(offset=0.0)(x), 1 / power_mean(d, -1.0))
     # What the document's Eq. 10 bounds from below is the harmonic mean itself: R2 on distances.
     torch.testing.assert_close(R2(toward="nearest", t=1.0)(x), -1 / UniformFace(offset=0.0)(x))
+
+
+@pytest.mark.parametrize("toward", ["nearest", "farthest"])
+@pytest.mark.parametrize("regulariser", [R1, R2, Hard])
+@pytest.mark.parametrize("bundle", [0.0, 0.3, 3.0])
+def test_by_default_a_skewed_mean_leaves_the_say_to_the_loss(
+    regulariser: type[R1 | R2 | Hard], toward: Toward, bundle: float
+) -> None:
+    count = 40
+    x = centres(count, 16) + bundle * centres(1, 16, seed=1) * torch.arange(count)[:, None].remainder(2).mul(2).sub(1)
+    of_unit = regulariser(toward=toward)
+    _, grad = backward(of_unit, normalize(x, dim=1))
+    push = of_unit.weight * grad.norm(dim=1).mean()
+    assert push <= 2 * of_unit.weight / count  # each pair has two ends, and weights of pairs sum to 1 for each centre
+    assert 0 < push <= ProxyAnchor().alpha / count / 50  # where alpha / count is the most that Proxy-Anchor pushes
 
 
 DEGENERATE: dict[str, tuple[Tensor, Tensor | None, Tensor | None]] = {

@@ -24,7 +24,7 @@ class Hard(CentreRegulariser):
         measure: Whether to compare by "cosine" or by "distance".
         of: What the centres are: the "proxies", the class "means" of the batch, or auto: proxies where there are any.
         sample: Centres drawn in each step to be compared with all; default all of them.
-        weight: Factor on the term in training.
+        weight: Factor on the term in training; toward the farthest a long one may gain by more.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Hard(CentreRegulariser):
         measure: Measure = "cosine",
         of: Of = "auto",
         sample: int | None = None,
-        weight: float = 10.0,
+        weight: float = 0.3,
     ) -> None:
         super().__init__(weight=weight, of=of, sample=sample)
         if k < 1:

@@ -15,7 +15,7 @@ from winnow.studies.poolings import WORDS
 
 REGULARISERS: Mapping[str, Sequence[str]] = {
     "R1 farthest": ["centres=r1", "centres.toward=farthest"],
-    "R1 nearest": ["centres=r1", "centres.toward=nearest", "centres.weight=0.3"],
+    "R1 nearest": ["centres=r1", "centres.toward=nearest"],
     "R2 farthest": ["centres=r2", "centres.toward=farthest"],
     "UniformFace": ["centres=uniformface"],
     "MHE": ["centres=mhe"],
