@@ -26,7 +26,7 @@ from winnow.bench.serve import serving  # noqa: E402
 
 PAGE = ROOT / "docs/tutorials/photos.md"
 ASSETS = ROOT / "docs/assets"
-QUERY = "photos/mammoth/1-twemoji.png"
+QUERY = "photos/hyacinth/0-noto.png"
 
 
 def follow() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         follow()
-        with Image.open("explained/1-twemoji.png") as drawn:
+        with Image.open("explained/0-noto.png") as drawn:
             drawn.resize((drawn.width // 2, drawn.height // 2)).save(ASSETS / "tutorial-explained.png")
         shrink(ASSETS / "tutorial-explained.png")
         with sync_playwright() as playwright, serving(Path("photos.index"), 8) as address:
