@@ -20,8 +20,8 @@ BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 
 # What each word needs installed, and what it runs; more words are passed on to the last command.
 TASKS: dict[str, tuple[str, list[list[str]]]] = {
-    "demo": ("", [["winnow", "demo"]]),
-    "run": ("", [["winnow"]]),
+    "demo": ("serve", [["winnow", "demo"]]),
+    "run": ("serve", [["winnow"]]),
     "test": (
         "test",
         [

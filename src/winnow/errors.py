@@ -7,6 +7,7 @@ one line and exits with the class's `exit_code`, so that scripts can tell the ki
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -52,7 +53,9 @@ class MissingExtraError(WinnowError):
     exit_code = 6
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}; install it with: pip install 'winnow-dml[{extra}]'")
+        super().__init__(
+            f"{purpose} needs {package}; install with: {sys.executable} -m pip install 'winnow-dml[{extra}]'"
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

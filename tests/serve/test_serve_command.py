@@ -2,6 +2,7 @@
 
 import builtins
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,8 @@ def test_the_extra_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(builtins, "__import__", without)
     failed = command(index.path)
     assert isinstance(failed.exception, MissingExtraError)
-    assert "winnow-dml[serve]" in str(failed.exception)
+    # of the Python that runs, which need not be the one whose pip is in the path
+    assert f"{sys.executable} -m pip install 'winnow-dml[serve]'" in str(failed.exception)
 
 
 @pytest.mark.parametrize(("host", "names"), [("127.0.0.1", {"localhost", "127.0.0.1", "::1"}), ("0.0.0.0", None)])
