@@ -90,4 +90,4 @@ def _not_taken(data: bytes) -> str:
         return "the request has no body: send an image file as it is"
     if data.startswith(b"--"):
         return "the body is a form: send the image file itself as the body (curl --data-binary @photo.jpg)"
-    return f"the body is none of the image types taken: {', '.join(MEDIA_TYPES)}"
+    return f"the file is none of the image types taken: {', '.join(MEDIA_TYPES)}"

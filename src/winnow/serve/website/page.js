@@ -29,6 +29,7 @@ function complain(error) {
   if (error?.name === 'AbortError') return;
   if (error && !(error instanceof Problem)) console.error(error);
   $('error').textContent = error ? error.message : '';
+  if (error) $('error').scrollIntoView({ block: 'nearest' }); // on a phone it is below the query
 }
 
 // One search at a time, and the newest wins: sliders move faster than answers come.
