@@ -28,6 +28,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         if not isinstance(error, OSError | RuntimeError) and type(error).__name__ != "SafetensorError":
             raise
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        if "inline_container" in reason:  # torch's words for it, which name a line of its source
+            reason = "the file is cut off, as on a full disk"
         raise OutputError(f"{path} could not be written ({reason}): free some room or choose another place") from None
 
 

@@ -46,12 +46,28 @@ def test_index_is_kept_up_to_date(winnow, indexed, photos, tmp_path):
     code, _, err = winnow("index", save_model(tmp_path / "other", seed=1), photos, "-o", "index")
     assert code == 4
     assert "made by another model" in err
+    assert f"name {Path('index', 'model')} in its place" in err
+    assert winnow("index", Path("index", "model"), photos, "-o", "index")[0] == 0
     code, out, _ = winnow("index", "model", photos / "class_02", "-o", "index", "--remove")
     assert "7 images" in out
     assert winnow("index", "model", photos, "-o", "index", "--remove", "--prune")[0] == 2
     assert winnow("index", "model", photos, "-o", "nowhere", "--remove")[0] == 2
     assert winnow("index", "model", photos, "-o", "index", "--half")[0] == 2
     assert winnow("index", "model", photos, "-o", "index", "--kind", "hsnw")[0] == 2
+
+
+@pytest.mark.parametrize(("command", "target"), [("index", "new.index"), ("embed", "new.npy")])
+def test_an_interrupt_says_how_to_go_on(winnow, photos, tmp_path, monkeypatch, command, target):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model = save_model(tmp_path / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr("winnow.index.embedding.embed_pixels", interrupt)
+        code, _, err = winnow(command, model, photos, "-o", target)
+    assert code == 130
+    assert "the same command goes on" in err
+    assert winnow(command, model, photos, "-o", target)[0] == 0
 
 
 def test_approximate_index_tells_its_recall(winnow, photos, tmp_path):

@@ -163,6 +163,8 @@ def test_empty_file(tmp_path: Path) -> None:
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     assert failure(tmp_path / "a.jpg") == "there is no such file"
+    with pytest.raises(DataError, match="check its name"):
+        read_image(tmp_path / "a.jpg")
     assert "directory" in failure(tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_shares_and_seed() -> None:
 
 
 def test_too_few_classes_says_how_many() -> None:
-    with pytest.raises(DataError, match=r"only 3 classes \(c1, c2, c3\); at least 4"):
+    with pytest.raises(DataError, match=r"too few classes \(c1, c2, c3\): at least 4"):
         split_by_class(made(3))
 
 

@@ -293,7 +293,7 @@ def test_ports() -> None:
     with bind("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         assert address_of(listening, "127.0.0.1") == f"http://127.0.0.1:{port}"
-        with pytest.raises(OutputError, match="choose another --port"):
+        with pytest.raises(OutputError, match=r"\(Address already in use\): choose another --port$"):
             bind("127.0.0.1", port)
     assert is_loopback("localhost")
     assert is_loopback("::1")

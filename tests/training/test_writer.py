@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from winnow.errors import OutputError
+from winnow.files import write_atomically
 from winnow.training import RunFolder
 from winnow.training.writer import CheckpointWriter
 
@@ -78,6 +79,14 @@ def test_a_state_that_could_not_be_written_is_told(writer: CheckpointWriter, tmp
         writer.wait()
     with pytest.raises(OutputError):
         writer.put(None, state(2.0), [])
+
+
+def test_a_full_disk_is_told_in_words_and_not_in_lines_of_torch(tmp_path: Path) -> None:
+    def cut_off(_: Path) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1088 vs 982")
+
+    with pytest.raises(OutputError, match=r"best\.pt could not be written \(the file is cut off, as on a full disk\)"):
+        write_atomically(tmp_path / "best.pt", cut_off)
 
 
 def test_a_failure_while_looking_is_not_missed(writer: CheckpointWriter, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **settings)
         except KeyboardInterrupt:
             more = "; the run goes on with `winnow train --resume RUN`" if command is train else ""
-            if command in (protocol, tune):
+            if command in (protocol, tune, embed, index):
                 more = "; given again, the same command goes on"
             if rank() == 0:
                 Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False)

@@ -27,15 +27,17 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
+MISSING = "there is no such file"
+
 
 class UnreadableImageError(DataError):
     """An image file that cannot be decoded; `reason` says why, without the file's name."""
 
     def __init__(self, path: str | Path, reason: str) -> None:
         self.path, self.reason = path, " ".join(reason.split())
+        advice = "check its name" if self.reason == MISSING else "replace it or leave it out"
         super().__init__(
-            f"{path} cannot be read ({self.reason}): replace or delete it (training can skip such files: "
-            "data.on_error=skip)"
+            f"{path} cannot be read ({self.reason}): {advice} (training can skip such files: data.on_error=skip)"
         )
 
     def __reduce__(self) -> tuple[type[UnreadableImageError], tuple[str | Path, str]]:
@@ -57,7 +59,7 @@ def read_image(path: str | Path) -> Image.Image:
             image.load()
             return upright_rgb(image)
     except FileNotFoundError:
-        raise UnreadableImageError(path, "there is no such file") from None
+        raise UnreadableImageError(path, MISSING) from None
     except UnidentifiedImageError:
         empty = Path(path).stat().st_size == 0
         raise UnreadableImageError(path, "it is empty" if empty else "it is not an image Pillow knows") from None

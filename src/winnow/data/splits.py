@@ -66,8 +66,7 @@ def split_by_class(
     names = images.class_names
     if len(names) < 4:
         raise DataError(
-            f"there are only {len(names)} classes ({', '.join(names)}); at least 4 are needed: "
-            "2 to learn from and 2 to validate on"
+            f"too few classes ({', '.join(names)}): at least 4 are needed, 2 to learn from and 2 to validate on"
         )
     if not (val_share > 0 and test_share >= 0 and val_share + test_share < 1):
         raise ConfigError(

@@ -142,7 +142,7 @@ class Index:
         if model.fingerprint() != self.manifest.model:
             raise ModelError(
                 f"the vectors in {self.path} were made by another model (or the same one before more training): "
-                "use the model inside the index, or build a new index with this one"
+                f"name {self.path / 'model'} in its place, or build a new index with this one"
             )
 
     def search(self, queries: ImageLike | Sequence[ImageLike] | NDArray[Any] | Tensor, k: int = 10) -> Hits:

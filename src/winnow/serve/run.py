@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 
@@ -30,7 +31,9 @@ def bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        raise OutputError(f"cannot listen on {host} port {port} ({error.strerror}): choose another --port") from None
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # what socket adds says the same again
+        other = "" if error.errno == errno.EADDRINUSE else " or --host"
+        raise OutputError(f"cannot listen on {host} port {port} ({reason}): choose another --port{other}") from None
     # An answer's head and body are sent one after the other. Unless told otherwise, a connection holds the second back
     # until the first is acknowledged, which the other side delays by 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
