@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 
 import numpy as np
 import pytest
@@ -147,6 +148,23 @@ def test_gradient_is_that_of_finite_differences(prototypes):
 
     z = attributes(5, prototypes).requires_grad_()
     assert torch.autograd.gradcheck(value, (z, loss.class_embeddings.detach().requires_grad_()))
+
+
+def test_with_few_classes_attributes_that_are_all_alike_cost_least_at_the_start():
+    classes, width, prototypes = 16, 128, 64
+    torch.manual_seed(0)
+    loss = ZeroShotRegularisation(classes, width)
+    squared = 2 * width / classes  # the length of a class embedding
+    assert loss.class_embeddings.detach().square().sum(dim=1).mean().item() == pytest.approx(squared, rel=0.1)
+    loss.class_embeddings.data = squared**0.5 * torch.eye(classes, width)  # as at random, but for chance
+    labels = torch.arange(classes).repeat(4)
+    alike = torch.full((len(labels), prototypes), 1 / prototypes)
+    overlap = len(labels) / 2 / prototypes  # of an image with its half, beside which the ridge shrinks the prediction
+    logit = loss.scale * squared / (classes / 2) * overlap / (overlap + loss.ridge)
+    value = loss(alike, labels).item()
+    assert value == pytest.approx(math.log(classes / 2) + math.log1p(math.exp(logit)), rel=1e-5)
+    chosen = torch.nn.functional.one_hot(torch.randint(prototypes, (len(labels),)), prototypes)
+    assert loss(0.9 * alike + 0.1 * chosen, labels).item() > value + 1
 
 
 def test_compiles_to_one_graph_that_equals_eager():

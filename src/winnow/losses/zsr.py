@@ -72,6 +72,10 @@ class ZeroShotRegularisation(nn.Module):
     attributes yet (all zero). The scale $s = 9.5$ is in the original code, not in the text, whose Eq. 4.4 also sums
     the two halves' means where the code averages over the batch; this follows the code.
 
+    When to use a small weight: with few classes. Class embeddings begin with a squared length of about 2 width /
+    num_classes, as in the original code; with 16 classes the loss begins near 35 and its gradient overrules a loss such
+    as C2, until all attributes are alike. There take a weight well below 0.01; the documents' 0.1 is for 100 or more.
+
     Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, section 4.3.
 
     Args:
