@@ -157,6 +157,10 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert "--runs 2,3" in saved["missing"][0]
     assert {"commit", "machine", "command", "settings"} <= saved.keys()
     assert r"\begin{tabular}" in (out / "table.tex").read_text()
+    assert r"\pm" not in (out / "table.tex").read_text()
+    (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 4 of 12 |")]
+    assert "." in shown
+    assert "±" not in shown
     for words in (["train.lr=1e-3"], ["normalise=ball"]):
         error = CliRunner().invoke(app, [*base, *words]).exception
         assert isinstance(error, ConfigError)
