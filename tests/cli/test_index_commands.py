@@ -56,6 +56,15 @@ def test_index_is_kept_up_to_date(winnow, indexed, photos, tmp_path):
     assert winnow("index", "model", photos, "-o", "index", "--kind", "hsnw")[0] == 2
 
 
+def test_an_index_whose_own_model_does_not_fit_is_to_be_built_anew(winnow, indexed, photos):
+    save_model(indexed / "model", seed=1)
+    query = photos.parent / "query.png"
+    Image.new("RGB", (40, 40), "red").save(query)
+    code, _, err = winnow("search", "index", query)
+    assert code == 4
+    assert "build it anew" in err
+
+
 @pytest.mark.parametrize(("command", "target"), [("index", "new.index"), ("embed", "new.npy")])
 def test_an_interrupt_says_how_to_go_on(winnow, photos, tmp_path, monkeypatch, command, target):
     def interrupt(*_: object) -> None:

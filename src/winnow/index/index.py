@@ -133,7 +133,11 @@ class Index:
         """
         if self._model is None:
             model = Embedder.from_pretrained(self.path / "model", device=self._device)
-            self.check_model(model)
+            if model.fingerprint() != self.manifest.model:
+                raise ModelError(
+                    f"the model in {self.path} is not the one that made its vectors (it was changed, or this winnow "
+                    "tells models apart in another way): delete the index and build it anew"
+                )
             self._model = model
         return self._model
 
