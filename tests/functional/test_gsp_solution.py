@@ -15,6 +15,7 @@ from gsp_oracles import (
     smoothed_dual,
     smoothed_primal,
 )
+from torch import Tensor
 
 from winnow.functional import gsp, gsp_weights, threshold
 
@@ -151,3 +152,28 @@ def test_few_steps_find_the_root_and_more_do_not_leave_it(
         # A rounding of tau moves the mean by at most a quarter of it.
         tolerance = torch.finfo(dtype).eps * (8 + tau.abs().squeeze(1) / 4)
         assert ((kept - mu).abs() <= tolerance).all(), steps
+
+
+@pytest.mark.parametrize("mu", MU)
+@pytest.mark.parametrize("eps", EPS)
+def test_a_graph_that_can_ask_nothing_finds_the_same_root(
+    mu: float, eps: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = torch.from_numpy(2 * np.random.default_rng(2).random((3, 6, 20)))
+    mask = torch.rand(3, 20, generator=torch.Generator().manual_seed(0)) < 0.8
+    expected = gsp_weights(costs, mu, eps, mask=mask)
+    asked: list[Tensor] = []
+
+    def ask(tensor: Tensor) -> bool:
+        asked.append(tensor)
+        return bool(tensor.item())
+
+    monkeypatch.setattr(Tensor, "__bool__", ask)
+    gsp_weights(costs, mu, eps, mask=mask)
+    assert asked  # so that the next line says something
+    asked.clear()
+    monkeypatch.setattr(threshold, "is_capturing", lambda scores: True)
+    found = gsp_weights(costs, mu, eps, mask=mask)
+    assert not asked
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)

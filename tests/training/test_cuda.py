@@ -133,7 +133,9 @@ class LastWeights(Monitor):
 
 @pytest.mark.parametrize(
     "words",
-    [["pooling=gap"], ["zsr=0.2", "pooling.memory=100"], ["zsr=0.2", "loss=triplet"],
+    [["pooling=gap"], ["zsr=0.2", "pooling.memory=100"],
+     ["zsr=0.2", "pooling.memory=260", "pooling.prototypes=130"],  # more than the fused kernel takes
+     ["zsr=0.2", "loss=triplet"],
      ["pooling=gap", "centres=r2", "centres.measure=distance", "train.optimizer=adamw"],
      ["pooling=gap", "loss=proxy_anchor", "centres=r1", "centres.sample=5"],
      ["pooling=gap", "loss=soft_triple", "references.per_class=2"],

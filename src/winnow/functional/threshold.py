@@ -37,8 +37,15 @@ def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor | None, prio
     return _solve(scores, share, mask, prior)
 
 
+def is_capturing(scores: Tensor) -> bool:
+    """Whether what is done to these numbers goes into a CUDA graph, which can ask nothing either."""
+    return scores.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 @torch.no_grad()
 def _solve(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
+    if is_capturing(scores):  # the steps before the capture have checked
+        return threshold_by_sections(scores, share, mask, prior)
     _check(scores, share, mask)
     share = share.clamp(max=1 - torch.finfo(scores.dtype).eps)  # where(share == 1) is decided by the caller
     logit = torch.logit(share)
