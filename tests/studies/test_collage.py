@@ -159,4 +159,20 @@ def test_the_table_has_means_deviations_and_what_is_missing() -> None:
     assert rows[0][f"C2, {TRAINING}: sd"] == pytest.approx(2.83)
     assert rows[0]["missing"] == f"PNCA, {TRAINING}: seeds 1"
     assert rows[1][f"C2, {TRAINING}"] is None
+    assert f"PNCA, {TRAINING}: sd" not in rows[0]  # no pooling has two seeds there
     assert rows[1]["missing"] == f"C2, {TRAINING}: seeds 0, 1; PNCA, {TRAINING}: seeds 0"
+
+
+def test_seeds_that_all_lack_are_named_once() -> None:
+    found = {(TRAINING, loss): {"GAP": [result(20, 0)]} for loss in ("C2", "PNCA")}
+    assert table(found, (0, 1, 2))[0]["missing"] == "seeds 1, 2"
+    assert "missing" not in table(found, (0,))[0]
+
+
+def test_zsr_that_undoes_a_training_is_told() -> None:
+    found = {(TRAINING, "C2"): {"GSP": [result(20, 0)], "GSP + ZSR": [result(3, 0)]},
+             (TRAINING, "PNCA"): {"GSP": [result(20, 0)], "GSP + ZSR": [result(19, 0)]}}  # fmt: skip
+    text = told(found, {}, (0,), "", frozen=False, made=False)
+    assert "With C2 the documents' weight of ZSR overrules the loss" in text
+    del found[TRAINING, "C2"]
+    assert "overrules" not in told(found, {}, (0,), "", frozen=False, made=False)

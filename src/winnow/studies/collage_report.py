@@ -25,17 +25,26 @@ def table(found: Places, seeds: Sequence[int]) -> list[dict[str, Any]]:
     rows = []
     for pooling in poolings:
         row: dict[str, Any] = {"pooling": pooling}
-        missing = []
+        missing: dict[str, str] = {}
         for (seen, loss), by_name in found.items():
             values = percent(by_name[pooling])
             row[f"{loss}, {seen}"] = round(statistics.mean(values), 2) if values else None
             if len(seeds) > 1:
                 row[f"{loss}, {seen}: sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
-            lacking = [str(seed) for seed in seeds if seed not in {run["config"]["seed"] for run in by_name[pooling]}]
-            missing += [f"{loss}, {seen}: seeds {', '.join(lacking)}"] if lacking else []
-        row["missing"] = "; ".join(missing)
+            trained = {run["config"]["seed"] for run in by_name[pooling]}
+            missing[f"{loss}, {seen}"] = ", ".join(str(seed) for seed in seeds if seed not in trained)
+        row["missing"] = _missing(missing)
         rows.append(row)
-    return without_empty(rows, "missing")
+    deviations = [name for name in rows[0] if name.endswith(": sd")]
+    return without_empty(rows, "missing", *deviations)
+
+
+def _missing(seeds: Mapping[str, str]) -> str:
+    """Say which seeds have no run yet: of each place, or of all where they lack the same."""
+    if len(set(seeds.values())) == 1:
+        lacking = next(iter(seeds.values()))
+        return f"seeds {lacking}" if lacking else ""
+    return "; ".join(f"{place}: seeds {lacking}" for place, lacking in seeds.items() if lacking)
 
 
 def told(
@@ -78,7 +87,7 @@ def told(
         )
     for (seen, loss), by_name in found.items():
         sentences += _standing(seen, loss, by_name, beside=not made)
-    sentences += _short(found)
+    sentences += _short(found) + _overruled(found)
     if trained < asked:
         sentences.append(f"{trained} of {asked} runs are in: `{command}` trains the others.")
     return " ".join(sentences)
@@ -94,6 +103,21 @@ def _short(found: Places) -> list[str]:
     if idle:
         told.append(f"By validation the weights before training were the best of {', '.join(idle)}.")
     return told
+
+
+def _overruled(found: Places) -> list[str]:
+    """Say with which losses ZSR has undone the training."""
+    losses = [
+        loss for (_, loss), by_name in found.items()
+        if by_name.get("GSP") and by_name.get("GSP + ZSR")
+        and statistics.mean(percent(by_name["GSP + ZSR"])) < statistics.mean(percent(by_name["GSP"])) / 2
+    ]  # fmt: skip
+    if not losses:
+        return []
+    return [
+        f"With {' and '.join(dict.fromkeys(losses))} the documents' weight of ZSR overrules the loss, as it does with so "
+        "few classes, and attributes become alike (see the page on ZSR)."
+    ]
 
 
 def _backbones(pretraining: Mapping[str, Mapping[str, Any] | None]) -> list[str]:

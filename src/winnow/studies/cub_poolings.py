@@ -37,7 +37,7 @@ def comparison(small: bool) -> Comparison:
 def study(task: Task) -> Findings:
     """Every pooling on one fold of CUB-200-2011, fine-tuned with C2 (Fig. 5.12b; needs the images, and a GPU).
 
-    Cost: CUB-200-2011 and a GPU; in full 23 runs of about 2 minutes on an H200.
+    Cost: CUB-200-2011 and a GPU; in full 23 runs of half a minute on an H200.
     """
     compared = comparison(task.small)
     found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)

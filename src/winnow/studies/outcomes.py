@@ -50,11 +50,10 @@ def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
     return told if deviation else f"{told} by one {of}"
 
 
-def without_empty(rows: list[dict[str, Any]], column: str) -> list[dict[str, Any]]:
-    """Return rows without a column that says nothing in any of them."""
-    if any(row[column] for row in rows):
-        return rows
-    return [{key: value for key, value in row.items() if key != column} for row in rows]
+def without_empty(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
+    """Return rows without those of some columns that say nothing in any of them."""
+    empty = {column for column in columns if all(row[column] in ("", None) for row in rows)}
+    return [{key: value for key, value in row.items() if key not in empty} for row in rows]
 
 
 def records(found: Found) -> list[dict[str, Any]]:
