@@ -63,6 +63,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "pooling": partial(kept.figures, "pooling"),
     "profile": kept.profile,
     "datasets": parts.datasets,
+    "protocols": kept.protocols,
     "studies": kept.studies,
     "training": partial(kept.figures, "train"),
 }

@@ -38,6 +38,15 @@ def studies() -> str:
     return "\n".join(lines)
 
 
+def protocols() -> str:
+    """The kept tables of protocols; what is still missing is listed in them, with its command."""
+    lines: list[str] = []
+    for path in sorted((RESULTS.parent / "protocols").glob("*.md")):
+        lines += [re.sub("^#", "###", path.read_text(encoding="utf-8").strip(), flags=re.MULTILINE), ""]
+        lines += [f"Every run with its settings, commit and machine: `results/protocols/{path.stem}.json`.", ""]
+    return "\n".join(lines)
+
+
 def figures(name: str) -> str:
     """The kept figures of a benchmark, a table for each device it was run on; nothing where there are none."""
     from winnow.bench.record import show_bytes, show_seconds

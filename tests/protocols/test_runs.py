@@ -147,7 +147,11 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert said.exit_code == 0
     assert "fold=3,run=1: test MAP@R" in said.output
     assert "fold=1,run=1" not in said.output
-    assert CliRunner().invoke(app, [*base, "--only-finished"]).exit_code == 0
+    assert "half their size" not in (out / "table.md").read_text()
+    assert CliRunner().invoke(app, [*base, "--only-finished", "--note", "Images of half their size."]).exit_code == 0
+    noted = (out / "table.md").read_text()
+    assert "Images of half their size." in noted.split("|")[0]
+    assert "--note 'Images of half their size.'" in noted.split("## Missing")[1]
     rows = list(csv.DictReader((out / "table.csv").open()))
     assert (rows[0]["finished"], rows[0]["planned"]) == ("4", "12")
     assert rows[0]["16-D MAP@R low"] == ""  # a single run of each fold says nothing about how sure it is

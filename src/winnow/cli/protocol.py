@@ -36,6 +36,7 @@ def protocol(
     gpus: float = typer.Option(None, "--gpus", min=0, help="ray: share of a GPU for each run; default 0.25 if any."),
     address: str = typer.Option(None, "--address", help="ray: of a running cluster; default a local one."),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; make the table."),
+    note: str = typer.Option("", "--note", help="A sentence for the table: what is special about your images."),
     listed: bool = typer.Option(False, "--list", help="Show protocols, sets and methods."),
 ) -> None:
     """Run one of the documents' protocols: all its runs, its table, its statistics.
@@ -61,6 +62,7 @@ def protocol(
         protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
         folder=out_folder or Path("runs") / f"{name}-{on.name}-{network.name}", backbone=network, root=data,
         words=[w for w in asked if "=" in w], models=_numbers("--folds", folds), runs=_numbers("--runs", runs),
+        note=note,
     )  # fmt: skip
     trials = task.trials()
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)

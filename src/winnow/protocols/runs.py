@@ -48,6 +48,7 @@ class Task:
         words: Settings of all runs, which go before all others.
         models: Folds to train, from 1; None for all. The table has whatever is finished.
         runs: Runs of each to train, likewise; there may be more than the protocol has.
+        note: A sentence for the table, such as what is special about the images at hand.
     """
 
     protocol: Protocol
@@ -59,6 +60,7 @@ class Task:
     words: Sequence[str] = ()
     models: Sequence[int] | None = None
     runs: Sequence[int] | None = None
+    note: str = ""
 
     @property
     def network(self) -> str:
@@ -152,6 +154,7 @@ class Task:
             "--data": self.root,
             "--backbone": self.backbone.name,
             "-o": str(self.folder),
+            "--note": self.note or None,
         }
         words = [word for option, value in options.items() if value is not None for word in (option, value)]
         target = self.target.path or self.target.name

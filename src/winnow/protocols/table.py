@@ -190,4 +190,4 @@ def _notes(task: Task, results: Iterable[Mapping[str, Any]]) -> list[str]:
         f"{part} has {one['found']:,} of {one['expected']:,} images." for result in results
         for part, one in result["data"]["missing"].items()
     }  # fmt: skip
-    return [*notes, *(f"Of the set {text}" for text in sorted(missing))]
+    return [*notes, *(f"Of the set {text}" for text in sorted(missing)), *([task.note] if task.note else [])]
