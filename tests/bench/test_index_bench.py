@@ -17,7 +17,7 @@ def test_rows_and_recall(make_folder: MakeFolder, tmp_path):
         model = Embedder.create({**settings, "pooling": "gap", "dim": 8})
     Index.build(model, make_folder(classes=3, images=4), tmp_path / "index")
     bench = run_index(tmp_path / "index", count=10_000, queries=20, images=5, repeats=1)
-    assert bench.name == "index-cpu"
+    assert bench.name == "index-index-10000-cpu"
     assert [row.rival for row in bench.rows] == ["exact", "loop of model calls", "exact", "hnsw", "ivfpq"]
     recall = {row.rival: row.facts["recall@10"] for row in bench.rows[2:]}
     assert recall["exact"] == 1.0

@@ -23,11 +23,10 @@ from winnow.index.exact import Finder, Places, measured
 
 _AGAINST = "exact"
 _JITTER = 0.3
-_USUAL = 100_000
 
 
 def run_index(
-    path: str | Path, *, count: int = _USUAL, queries: int = 200, images: int = 64, k: int = 10, repeats: int = 3,
+    path: str | Path, *, count: int = 100_000, queries: int = 200, images: int = 64, k: int = 10, repeats: int = 3,
     note: Callable[[str], None] = lambda text: None,
 ) -> Bench:  # fmt: skip
     """Time searches in an index, and in many vectors made of its own by jittering them.
@@ -70,7 +69,7 @@ def run_index(
     note("searching by vectors")
     rows += _by_vectors(finders, seconds, vectors, asked, k, repeats)
     return Bench(
-        name="index-cpu" if count <= _USUAL else f"index-{count}-cpu",  # a file beside the usual one
+        name=f"index-{Path(path).stem}-{count}-cpu",  # a file for each set and number
         title="Searches in an index (cpu)",
         against=_AGAINST,
         settings={"device": "cpu", "count": count, "queries": queries, "images": images, "k": k, "repeats": repeats},
