@@ -131,6 +131,27 @@ def test_a_run_begun_before_a_setting_goes_on(make_folder: MakeFolder, tmp_path:
         check_same(runs[0].config, runs[0].folder)
 
 
+def test_a_batch_of_all_the_classes_there_are_is_what_was_asked_for(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "backbone.train=auto", "train.eval_every=null"]
+    few, many, more = (load_config(None, [*words, f"train.classes_per_batch={count}"]) for count in (2, 50, 60))
+    for config in (few, many):
+        folder = RunFolder(tmp_path / f"{config.train.classes_per_batch}")
+        planned = Planned({"seed": "0"}, config, folder)
+        assert isinstance(run_pack([planned], monitor=lambda run: StopAfter(6))[0].error, RuntimeError)
+        check_same(many, folder)
+        (other,) = run_pack([Planned({"seed": "0"}, many, folder)])  # of a begun run the checkpoint tells
+        if config is few:
+            assert "with another train.classes_per_batch" in str(other.error)
+            run_pack([planned])
+        assert folder.is_finished
+    assert folder.read_config().train.classes_per_batch == 4
+    for config in (many, more):
+        check_same(config, folder)
+    for config, place in ((few, folder), (many, RunFolder(tmp_path / "2"))):
+        with pytest.raises(ConfigError, match=r"another train\.classes_per_batch"):
+            check_same(config, place)
+
+
 def test_a_damaged_log_costs_the_curves_alone(
     make_folder: MakeFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

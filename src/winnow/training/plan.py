@@ -19,6 +19,8 @@ from winnow.training.same import differing
 from winnow.training.words import load_config
 
 PLAN_FILE = "plan.yaml"
+_LEFT_OPEN = (("backbone", "train", "auto"), ("train", "lr", None), ("train", "eval_every", None))
+"""Section, name and value of settings that leave the choice to the machine or the data."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +123,27 @@ def read_plan(folder: Path) -> list[Planned]:
 
 
 def check_same(config: Config, place: RunFolder) -> None:
-    """Refuse to take a run for one of another config; what depends on the data or machine is not set by hand.
+    """Refuse to take a run for one of another config; what was left to the data or the machine may be anything.
 
     Raises:
         ConfigError: naming the first setting that differs.
     """
     asked, made = config.model_dump(mode="json", exclude_unset=True), place.read_config().model_dump(mode="json")
+    for section, name, left_open in _LEFT_OPEN:
+        if name in asked.get(section, {}) and asked[section][name] == left_open:
+            del asked[section][name]
+    wanted, held = asked.get("train", {}).get("classes_per_batch", 0), made["train"]["classes_per_batch"]
+    if held < wanted and _holds_all_classes(held, place):
+        del asked["train"]["classes_per_batch"]
     key = differing(asked, made)
     if key is not None:
         raise ConfigError(f"{place.path} was made with another {key}: choose another folder, or remove this one")
+
+
+def _holds_all_classes(count: int, place: RunFolder) -> bool:
+    """Whether that many classes are all a run trains on; of an unfinished one its checkpoint tells when it goes on."""
+    result = place.read_result()
+    return result is None or result.get("data", {}).get("classes", {}).get("train") == count
 
 
 def _name(choices: Mapping[str, str]) -> str:
