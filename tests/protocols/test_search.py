@@ -78,6 +78,22 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: Mak
             make_search(photos, tmp_path / "broken", *other).run(4)
 
 
+def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    make_search(photos, tmp_path / "out", "dim=2..4").run(1)
+    (tmp_path / "out" / "search.db").unlink()  # and with it what the search was begun with
+    with pytest.raises(ConfigError, match=r"another train\.clip"):
+        make_search(photos, tmp_path / "out", "dim=2..4", "train.clip=5").run(1)
+
+
+def test_a_memory_that_cannot_be_opened_is_not_to_be_removed(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    (tmp_path / "out" / "search.db").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"search\.db cannot be opened \(unable to open database file\)"):
+        make_search(make_folder(classes=8, images=3, size=16), tmp_path / "out", "dim=2..4").run(1)
+
+
 def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos = make_folder(classes=8, images=3, size=16)

@@ -14,6 +14,7 @@ from winnow.errors import ConfigError, MissingExtraError, ModelError, TrainingEr
 from winnow.files import make_folder
 from winnow.training import Config, Monitor, RunFolder, load_config, run_training
 from winnow.training.learner import check_objective, check_parts
+from winnow.training.plan import check_same
 from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
@@ -154,10 +155,10 @@ class Search:
 
         Raises:
             ConfigError: when the folder holds a search for something else.
-            ModelError: when the memory is damaged.
+            ModelError: when the memory is damaged or cannot be opened.
         """
         optuna = _optuna()
-        from sqlalchemy.exc import DatabaseError
+        from sqlalchemy.exc import DatabaseError, OperationalError
 
         make_folder(self.folder)
         memory = self.folder.resolve() / "search.db"
@@ -165,6 +166,10 @@ class Search:
             study = optuna.create_study(
                 study_name=_OURS, storage=f"sqlite:///{memory}", direction="maximize", load_if_exists=True
             )
+        except OperationalError as error:  # one that must not be removed: another process may be writing to it
+            raise ModelError(
+                f"{memory} cannot be opened ({error.orig}): see that no other search uses it, and who may write to it"
+            ) from None
         except DatabaseError:
             raise ModelError(
                 f"{memory} is damaged: remove it, and the search finds its finished trials again by their folders"
@@ -188,6 +193,8 @@ class Search:
     def _judge(self, found: Mapping[str, Any], monitor: Monitor, shared: Shared | None) -> float | None:
         """Train a run, or go on with it; return the best value of its validation."""
         folder, config = self.place(found), self.config(found)
+        if folder.config_file.is_file():  # of a search whose memory is gone, perhaps one with other settings
+            check_same(config, folder)
         result = folder.read_result()
         if result is None:
             try:
