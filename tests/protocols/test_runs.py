@@ -165,6 +165,9 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 4 of 12 |")]
     assert "." in shown
     assert "±" not in shown
+    assert CliRunner().invoke(app, [*base, "--runs", "2", "--folds", "1"]).exit_code == 0
+    (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 5 of 12 |")]
+    assert "±" not in shown  # of two ensembles that have three of their four models in common
     for words in (["train.lr=1e-3"], ["normalise=ball"]):
         error = CliRunner().invoke(app, [*base, *words]).exception
         assert isinstance(error, ConfigError)

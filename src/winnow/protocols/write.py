@@ -134,7 +134,7 @@ def latex(task: Task, table: Table) -> str:
         cells = []
         for head in heads:
             cell = _cell(row, head)
-            deviation = "" if cell is None or _is_single(cell.spread) else rf" \pm {cell.spread.std:.2f}"
+            deviation = "" if cell is None or _has_single(cell.spread) else rf" \pm {cell.spread.std:.2f}"
             cells.append("--" if cell is None else f"${cell.value:.2f}{deviation}$")
             cells.append("--" if cell is None or cell.document is None else f"{cell.document.value:.2f}")
         lines.append(" & ".join([row.method.replace("_", r"\_"), *cells]) + r" \\")
@@ -173,9 +173,9 @@ def _ends(over: Spread) -> str:
     return "" if over.low is None or over.high is None else f" [{over.low:.2f}, {over.high:.2f}]"
 
 
-def _is_single(over: Spread) -> bool:
-    """Whether there was but one value, whose deviation of 0 would pass for certainty."""
-    return over.low is None and over.std == 0
+def _has_single(over: Spread) -> bool:
+    """Whether a fold has a single run, which all ensembles share: their deviation, if any, would pass for certainty."""
+    return over.low is None
 
 
 def _markdown_cells(task: Task, cell: Cell | None) -> list[str]:
@@ -183,7 +183,7 @@ def _markdown_cells(task: Task, cell: Cell | None) -> list[str]:
         return [NOTHING, NOTHING]
     over, theirs = cell.spread, cell.document
     best = task.protocol.report == "best"
-    deviation = "" if _is_single(over) else f" ± {over.std:.2f}"
+    deviation = "" if _has_single(over) else f" ± {over.std:.2f}"
     text = f"{cell.value:.2f} ({over.mean:.2f}{deviation})" if best else f"{cell.value:.2f}{deviation}"
     if theirs is None:
         return [text + _ends(over), NOTHING]
