@@ -30,7 +30,7 @@ def test_ours_are_read_from_rows_or_runs(tmp_path):
         {"method": "MS + CCP", "MAP@R": None},
     ]
     (tmp_path / "cub_losses.json").write_text(json.dumps({"rows": rows}))
-    scores = {"GAP": (0.18, 0.2), "GSP + ZSR": (0.2, 0.2)}
+    scores = {"GAP": (0.18, 0.2), "GSP + ZSR": (0.2, 0.2), "GSP, background": (0.1, 0.1)}
     runs = [{"method": name, "metrics": {"test": {"MAP@R": one}}} for name, both in scores.items() for one in both]
     (tmp_path / "cub_fold.json").write_text(json.dumps({"runs": runs}))
     (tmp_path / "demo.json").write_text(json.dumps({"runs": runs}))

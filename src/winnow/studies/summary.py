@@ -19,6 +19,7 @@ RESULTS = Path("results")
 ADDED = {"ccp": "3.1", "gsp": "5.1"}  # what is added to a method, and the table that compares with and without
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
 KEPT = ("sop", "inshop", "cub", "cars")  # how the names of results on these sets begin
+GSP = ("GSP", "GSP + ZSR")  # what the documents compare with average pooling; other kinds of GSP are ours
 ON_PAR = 0.1  # points of MAP@R within which the documents speak of par
 
 
@@ -49,7 +50,7 @@ def ours(folder: Path) -> list[dict[str, Any]]:
         scores = dict(_scores(json.loads(path.read_text(encoding="utf-8"))))
         for name, value in scores.items():
             base, _, added = name.rpartition(" + ")
-            if base not in scores and name.startswith("GSP"):
+            if base not in scores and name in GSP:
                 base, added = "GAP", name
             if base in scores and added.startswith(("CCP", "GSP")):
                 rows.append(_row(f"ours, {path.stem}", "", base, added, scores[base], value, None))
