@@ -63,6 +63,10 @@ def test_an_index_whose_own_model_does_not_fit_is_to_be_built_anew(winnow, index
     code, _, err = winnow("search", "index", query)
     assert code == 4
     assert "build it anew" in err
+    code, out, err = winnow("serve", "index", "--port", "0")
+    assert code == 4
+    assert "build it anew" in err
+    assert "Ctrl-C" not in out + err  # no address is told that answers nothing
 
 
 @pytest.mark.parametrize(("command", "target"), [("index", "new.index"), ("embed", "new.npy")])

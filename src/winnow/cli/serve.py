@@ -36,6 +36,7 @@ def serve(
     from winnow.serve.run import serve as run
 
     opened = Index.open(index, device=device)
+    _ = opened.model  # read before an address is told: one that does not fit is an error
     limits = Limits(
         upload_bytes=int(upload_mb * 1e6), pixels=int(megapixels * 1e6), requests=requests, seconds=seconds, batch=batch
     )
