@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,21 @@ def test_a_batch_of_all_the_classes_there_are_is_what_was_asked_for(make_folder:
     for config, place in ((few, folder), (many, RunFolder(tmp_path / "2"))):
         with pytest.raises(ConfigError, match=r"another train\.classes_per_batch"):
             check_same(config, place)
+
+
+def test_a_plan_that_is_cut_off_is_never_filled_with_defaults(tmp_path: Path) -> None:
+    runs = plan_runs(tmp_path, None, ["train.steps=7", "dim=8"], ["seed=10,11", "pooling=gap,gsp"])
+    write_plan(tmp_path, runs)
+    file = tmp_path / "plan.yaml"
+    content = file.read_text()
+    assert [(run.choices, run.config) for run in read_plan(tmp_path)] == [(run.choices, run.config) for run in runs]
+    file.write_text(content.partition("\n")[2])  # of before there was a first line
+    assert len(read_plan(tmp_path)) == 4
+    ends = {found.end() for found in re.finditer("\n", content)}
+    for length in sorted({*range(0, len(content), 41), *ends} - {len(content)}):
+        file.write_text(content[:length])
+        with pytest.raises(ModelError, match="damaged or cannot be read"):
+            read_plan(tmp_path)
 
 
 def test_a_damaged_log_costs_the_curves_alone(

@@ -92,16 +92,16 @@ def write_plan(folder: Path, runs: Sequence[Planned]) -> None:
         where = begun[0] if begun else folder
         raise ConfigError(f"{where} already holds runs: go on with them by --resume, or choose another with --out")
     make_folder(folder)
-    # Only what was set, because some defaults depend on the data.
+    # Only what was set, because some defaults depend on the data. The folder comes last: an entry without is cut off.
     entries = [
         {
-            "folder": run.folder.path.name,
-            "choices": dict(run.choices),
             "config": run.config.model_dump(mode="json", exclude_unset=True),
+            "choices": dict(run.choices),
+            "folder": run.folder.path.name,
         }
         for run in runs
     ]
-    write_text(folder / PLAN_FILE, yaml.safe_dump(entries, sort_keys=False))
+    write_text(folder / PLAN_FILE, f"{_head(runs)}\n{yaml.safe_dump(entries, sort_keys=False)}")
 
 
 def is_plan(folder: Path) -> bool:
@@ -112,10 +112,14 @@ def is_plan(folder: Path) -> bool:
 def read_plan(folder: Path) -> list[Planned]:
     """Read the runs of a plan; those that have begun go by their own config."""
     try:
-        entries: list[dict[str, Any]] = yaml.safe_load((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        text = (folder / PLAN_FILE).read_text(encoding="utf-8")
+        entries: list[dict[str, Any]] = yaml.safe_load(text)
         read = [(entry["choices"], entry["config"], RunFolder(folder / entry["folder"])) for entry in entries]
-    except (OSError, yaml.YAMLError, TypeError, KeyError, UnicodeDecodeError):
-        raise ModelError(f"{folder / PLAN_FILE} cannot be read; resume its runs one by one") from None
+        # Of a file that is cut off, settings would become defaults, and runs would be missing from the table.
+        if not text.endswith("\n") or (text.startswith("#") and not text.startswith(f"{_head(read)}\n")):
+            raise ValueError
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
+        raise ModelError(f"{folder / PLAN_FILE} is damaged or cannot be read; resume its runs one by one") from None
     return [
         Planned(choices, run.read_config() if run.config_file.is_file() else make_config(tree), run)
         for choices, tree, run in read
@@ -144,6 +148,10 @@ def _holds_all_classes(count: int, place: RunFolder) -> bool:
     """Whether that many classes are all a run trains on; of an unfinished one its checkpoint tells when it goes on."""
     result = place.read_result()
     return result is None or result.get("data", {}).get("classes", {}).get("train") == count
+
+
+def _head(runs: Sequence[Any]) -> str:
+    return f"# {len(runs)} runs"
 
 
 def _name(choices: Mapping[str, str]) -> str:
