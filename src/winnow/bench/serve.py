@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,7 +28,8 @@ from winnow.index import Index
 
 _IMAGES = 200
 _START = 120.0
-_WARM_UP = 15.0  # the service fills what it remembers, and the allocator what it keeps
+_WARM_UP, _ROUNDS = 15.0, 20  # the service fills what it remembers, and the allocator what it keeps
+_STEADY = 1e6
 
 
 @dataclass
@@ -93,9 +95,8 @@ def _looped(index: Index, images: Sequence[bytes], k: int, seconds: float) -> tu
 def _served(
     address: str, images: Sequence[bytes], count: int, k: int, seconds: float
 ) -> tuple[Timing, None, dict[str, float]]:
-    """Have clients search for a while, after a while that does not count."""
-    _clients(address, images, count, min(_WARM_UP, seconds), k)
-    before = resident(address)
+    """Have clients search for a while, once the service has grown to its size."""
+    before = _settle(lambda: _clients(address, images, count, min(_WARM_UP, seconds), k), partial(resident, address))
     load = _clients(address, images, count, seconds, k)
     if load.failures or not load.seconds:
         first = load.failures[0] if load.failures else "nothing was answered in time"
@@ -187,6 +188,18 @@ def _client(address: str, images: Sequence[bytes], number: int, until: float, k:
             connection.close()
         turn += 7
     connection.close()
+
+
+def _settle(search: Callable[[], Load], memory: Callable[[], int | None]) -> int | None:
+    """Search round after round until memory no longer grows, or for so long that it never will; return it."""
+    before = memory()
+    for _ in range(_ROUNDS):
+        search()
+        after = memory()
+        if before is None or after is None or after - before < _STEADY:
+            return after
+        before = after
+    return before
 
 
 def resident(address: str) -> int | None:

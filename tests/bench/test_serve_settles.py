@@ -1,0 +1,33 @@
+"""Before a load is measured the service has to have grown to its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from winnow.bench.serve import _ROUNDS, Load, _settle
+
+
+@pytest.mark.parametrize(
+    ("memory", "rounds", "settled"),
+    [([100, 105, 300], 1, 105), ([100e6, 150e6, 180e6, 180.5e6, 900e6], 3, 180.5e6), ([100e6, 90e6], 1, 90e6),
+     ([None, None], 1, None)],
+)  # fmt: skip
+def test_it_searches_until_memory_is_steady(
+    memory: list[float | None], rounds: int, settled: float | None
+) -> None:  # fmt: skip
+    seen: Iterator[float | None] = iter(memory)
+    searches: list[int] = []
+
+    def search() -> Load:
+        searches.append(1)
+        return Load()
+
+    assert _settle(search, lambda: next(seen)) == settled  # type: ignore[arg-type, return-value]
+    assert len(searches) == rounds
+
+
+def test_it_ends_where_memory_never_is_steady() -> None:
+    grown = iter(range(0, 100 * 10**7, 10**7))
+    assert _settle(Load, lambda: next(grown)) == _ROUNDS * 10**7
