@@ -173,6 +173,6 @@ def test_zsr_that_undoes_a_training_is_told() -> None:
     found = {(TRAINING, "C2"): {"GSP": [result(20, 0)], "GSP + ZSR": [result(3, 0)]},
              (TRAINING, "PNCA"): {"GSP": [result(20, 0)], "GSP + ZSR": [result(19, 0)]}}  # fmt: skip
     text = told(found, {}, (0,), "", frozen=False, made=False)
-    assert "With C2 the documents' weight of ZSR overrules the loss" in text
+    assert "Beside GSP and with C2 the documents' weight of ZSR overrules the loss" in text
     del found[TRAINING, "C2"]
     assert "overrules" not in told(found, {}, (0,), "", frozen=False, made=False)

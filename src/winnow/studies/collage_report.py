@@ -115,8 +115,8 @@ def _overruled(found: Places) -> list[str]:
     if not losses:
         return []
     return [
-        f"With {' and '.join(dict.fromkeys(losses))} the documents' weight of ZSR overrules the loss, as it does "
-        "with so few classes, and attributes become alike (see the page on ZSR)."
+        f"Beside GSP and with {' and '.join(dict.fromkeys(losses))} the documents' weight of ZSR overrules the loss, "
+        "as it does with so few classes, and attributes become alike (see the page on ZSR)."
     ]
 
 

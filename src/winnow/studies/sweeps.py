@@ -12,16 +12,11 @@ from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, percent, scores
-from winnow.studies.poolings import LOSSES, WORDS
+from winnow.studies.poolings import PNCA, SMALL_LOSSES, WORDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# As the documents train proxies: one image of each class in a batch, and steps a hundred times as long. Without these
-# a short training does not begin to learn.
-PNCA = ["loss=proxy_nca", "train.classes_per_batch=32", "train.samples_per_class=1",
-        "train.lr_multipliers={'references.proxies': 100}"]  # fmt: skip
-SMALL_LOSSES = LOSSES | {"PNCA": PNCA}
 CUB_LOSSES = {"C2": ["loss=c2", "loss.preset=cub"], "PNCA": [*PNCA, "train.warm_up=100"]}
 WHERE = {
     True: "On the embedded set with a frozen backbone, {steps} steps",
