@@ -11,8 +11,9 @@ from winnow.bench.serve import _ROUNDS, Load, _settle
 
 @pytest.mark.parametrize(
     ("memory", "rounds", "settled"),
-    [([100, 105, 300], 1, 105), ([100e6, 150e6, 180e6, 180.5e6, 900e6], 3, 180.5e6), ([100e6, 90e6], 1, 90e6),
-     ([None, None], 1, None)],
+    [([100, 105, 110, 115, 300], 3, 115),
+     ([100e6, 150e6, 150.5e6, 150.6e6, 180e6, 180.1e6, 180.2e6, 180.3e6, 900e6], 7, 180.3e6),
+     ([100e6, 90e6, 80e6, 70e6], 3, 70e6), ([None, None], 1, None)],
 )  # fmt: skip
 def test_it_searches_until_memory_is_steady(
     memory: list[float | None], rounds: int, settled: float | None

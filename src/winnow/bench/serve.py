@@ -29,7 +29,7 @@ from winnow.index import Index
 _IMAGES = 200
 _START = 120.0
 _WARM_UP, _ROUNDS = 15.0, 20  # the service fills what it remembers, and the allocator what it keeps
-_STEADY = 1e6
+_STEADY, _CALM = 1e6, 3  # it grows by steps: a new size of batch, a heap that is full
 
 
 @dataclass
@@ -191,12 +191,15 @@ def _client(address: str, images: Sequence[bytes], number: int, until: float, k:
 
 
 def _settle(search: Callable[[], Load], memory: Callable[[], int | None]) -> int | None:
-    """Search round after round until memory no longer grows, or for so long that it never will; return it."""
-    before = memory()
+    """Search until memory has not grown for some rounds, or for so long that it always will; return it."""
+    before, calm = memory(), 0
     for _ in range(_ROUNDS):
         search()
         after = memory()
-        if before is None or after is None or after - before < _STEADY:
+        if before is None or after is None:
+            return after
+        calm = calm + 1 if after - before < _STEADY else 0
+        if calm == _CALM:
             return after
         before = after
     return before
