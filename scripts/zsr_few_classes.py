@@ -1,0 +1,105 @@
+"""Measure what zero-shot regularisation does to a training on few classes: the table on its page.
+
+python scripts/zsr_few_classes.py [WEIGHTS]
+
+Needs Cifar-100 in data/cifar100, and the network that `winnow study collage --full` pretrains on the training classes
+(default: where that study keeps it). Trains the beginning of that study's runs on the CPU, some minutes, and writes
+results/zsr_few_classes.json.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from winnow.evaluation import retrieval_metrics
+from winnow.studies.collage import COLLAGES, GSP, LOSSES, WORDS
+from winnow.training import Monitor, Trainer, load_config
+from winnow.training.learner import Learner, build_learner
+from winnow.training.prepare import Prepared, load_data, prepare, resolve_config
+from winnow.training.provenance import provenance
+from winnow.training.shared import Shared
+
+ROOT = Path(__file__).resolve().parents[1]
+WEIGHTS = "studies/runs/collage-full/pretrained/training-classes.safetensors"
+BEGUN, LAST = 16, 40  # steps: prototypes are set from the first 1024 features, of 16 batches of 64
+JUDGED = 640
+SETTINGS: tuple[list[str], ...] = (
+    [], ["zsr=0.002"], ["zsr=0.02"], ["zsr=0.5"], ["zsr=0.5", "zsr.scale=1.5"],
+    ["zsr=0.5", "train.lr_multipliers={'zsr.*': 100}"],
+)  # fmt: skip
+
+
+def words_of(settings: list[str], weights: str) -> list[str]:
+    return [
+        *WORDS, *COLLAGES, "pooling=gsp", "pooling.mu=0.2", *GSP, *LOSSES["C2"], "backbone.train=full",
+        f"backbone.weights={weights}", f"train.steps={LAST}", "train.start=random", "train.device=cpu", "seed=0",
+        *settings,
+    ]  # fmt: skip
+
+
+def score(learner: Learner, prepared: Prepared) -> float:
+    """MAP@R in percent of some validation images, the same each time."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(prepared.val.labels))[:JUDGED])
+    learner.eval()
+    with torch.inference_mode():
+        found = torch.cat([learner.model(prepared.val.test(part)) for part in np.array_split(chosen, 4)])
+    learner.train()
+    return 100 * retrieval_metrics(torch.nn.functional.normalize(found, dim=1), prepared.val.labels[chosen])["MAP@R"]
+
+
+def look(trainer: Trainer, learner: Learner, step: int) -> dict[str, float]:
+    """What the two losses are on a batch, how long their gradients in the network, and how far attributes deviate."""
+    indices = trainer.sampler.batch(step)
+    inputs = trainer.train.train(indices, torch.Generator().manual_seed(0))
+    labels = torch.as_tensor(trainer.train.labels[indices])
+    learner = copy.deepcopy(learner)  # a batch that is looked at must not count for batch norm
+    terms = learner(inputs, labels)
+    parameters = [p for p in learner.model.parameters() if p.requires_grad]
+    with torch.no_grad():
+        attributes = learner.model(inputs, details=True).attributes
+    found = {"attributes' deviation": float(attributes.std(dim=0).mean())}
+    for name in ("metric", "zsr"):
+        if name in terms:
+            gradients = torch.autograd.grad(terms[name], parameters, retain_graph=True, allow_unused=True)
+            norm = torch.stack([g.norm() for g in gradients if g is not None]).norm()
+            found |= {name: float(terms[name]), f"{name}: norm of the gradient": float(norm)}
+    return found
+
+
+def measure(settings: list[str], weights: str, shared: Shared) -> dict[str, Any]:
+    config = load_config(None, words_of(settings, weights))
+    splits = load_data(config, shared)
+    config = resolve_config(config, splits.train)
+    prepared = prepare(config, splits, Monitor(), shared)
+    learner = build_learner(config, prepared.embedder, prepared.num_classes)
+    trainer = Trainer(config, learner, prepared.train, prepared.val)
+    learner.train()
+    row: dict[str, Any] = {"settings": settings}
+    for step in range(LAST):
+        trainer.take_step(step)
+        if step + 1 in (BEGUN, LAST):
+            looked = look(trainer, learner, step + 1)
+            row[f"after {step + 1} steps"] = {"MAP@R": score(learner, prepared), **looked}
+    return row
+
+
+def main() -> None:
+    weights = sys.argv[1] if len(sys.argv) > 1 else WEIGHTS
+    begun, shared, rows = provenance(), Shared(), []
+    for settings in SETTINGS:
+        rows.append(measure(settings, weights, shared))
+        print(json.dumps(rows[-1]), flush=True)
+    kept = {**begun, "command": "python scripts/zsr_few_classes.py", "words": words_of([], WEIGHTS),
+            "validation images": JUDGED, "rows": rows}  # fmt: skip
+    (ROOT / "results" / "zsr_few_classes.json").write_text(json.dumps(kept, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
