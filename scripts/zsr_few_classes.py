@@ -69,7 +69,7 @@ def look(trainer: Trainer, learner: Learner, step: int) -> dict[str, float]:
         if name in terms:
             gradients = torch.autograd.grad(terms[name], parameters, retain_graph=True, allow_unused=True)
             norm = torch.stack([g.norm() for g in gradients if g is not None]).norm()
-            found |= {name: float(terms[name]), f"{name}: norm of the gradient": float(norm)}
+            found |= {name: terms[name].item(), f"{name}: norm of the gradient": norm.item()}
     return found
 
 
