@@ -1,8 +1,11 @@
 """The summary: the documents' numbers paired with and without, ours likewise, and claims checked."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 from winnow.studies import STUDIES, Task, summary
+from winnow.studies.summary_ours import from_studies
 
 
 def test_rows_are_the_tables_own():
@@ -35,10 +38,51 @@ def test_ours_are_read_from_rows_or_runs(tmp_path):
     (tmp_path / "cub_fold.json").write_text(json.dumps({"runs": runs}))
     (tmp_path / "demo.json").write_text(json.dumps({"runs": runs}))
     (tmp_path / "cub_other.json").write_text("[1]")
-    found = {(row["source"], row["method"], row["added"]): row["points"] for row in summary.ours(tmp_path)}
+    found = {(row["source"], row["method"], row["added"]): row["points"] for row in from_studies(tmp_path)}
     assert found == {("ours, cub_losses", "C2", "CCP"): 1.0, ("ours, cub_fold", "GAP", "GSP + ZSR"): 1.0}
     findings = STUDIES["summary"](Task(small=True, data=tmp_path))
     assert "Of our 2 comparisons at hand 2 go the same way" in findings.text
     assert len(findings.figure.subfigs) == 2
     empty = STUDIES["summary"](Task(small=True, data=tmp_path / "none"))
     assert "None of our results" in empty.text
+
+
+def cell(size: int, metric: str, mean: float) -> dict[str, Any]:
+    return {"size": size, "metric": metric, "value": mean + 3, "spread": {"mean": mean, "std": 0.1}, "document": None}
+
+
+def method(name: str, finished: int, planned: int, *cells: dict[str, Any]) -> dict[str, Any]:
+    return {"method": name, "finished": finished, "planned": planned, "steps": 10, "cells": cells}
+
+
+def write(path: Path, judged: str, on: str, *methods: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pairs = [
+        {"method": "c2+gsp-alone", "against": "c2", "size": size, "metric": metric, "models": 5,
+         "difference": {"mean": mean}}
+        for size, metric, mean in ((128, "MAP@R", 1.0), (512, "MAP@R", -0.27), (512, "P@1", 2.0))
+    ]  # fmt: skip
+    path.write_text(json.dumps({"protocol": {"judged": judged}, "set": on, "rows": methods, "pairs": pairs}))
+
+
+def test_tables_of_protocols_count_once_all_runs_are_finished(tmp_path):
+    folder = tmp_path / "protocols"
+    alone = method("c2", 12, 12, cell(128, "MAP@R", 19.0), cell(512, "MAP@R", 24.0), cell(512, "P@1", 60.0))
+    with_gsp = method("c2+gsp", 12, 12, cell(128, "MAP@R", 18.0), cell(512, "MAP@R", 25.2), cell(512, "P@1", 50.0))
+    part = method("c2+gsp-alone", 5, 12, cell(128, "MAP@R", 90.0), cell(512, "MAP@R", 90.0))
+    none = [method("c2+zsr", 12, 12, cell(512, "MAP@R", 30.0)), method("c2+ccp", 0, 12), method("ms+ccp", 12, 12)]
+    write(folder / "fair-cub200.json", "test", "cub200", alone, with_gsp, part, *none)
+    best = [method("c1+ccp", 2, 3, cell(512, "MAP@R", 20.0)), method("c1+ccp+gsp", 3, 3, cell(512, "MAP@R", 30.0))]
+    write(folder / "conventional-cars196.json", "test", "cars196", *best)
+    write(folder / "tuning-cub200.json", "val", "cub200", alone, with_gsp)
+    write(folder / "fair-photos.json", "test", "photos", alone, with_gsp)
+    (folder / "killed.json").write_text(json.dumps({"protocol": "winnow protocol fair", "rows": []}))
+    findings = STUDIES["summary"](Task(small=True, data=tmp_path))
+    (row,) = (row for row in findings.rows if row["source"].startswith("ours"))
+    assert (row["source"], row["set"], row["dim"]) == ("ours, fair-cub200", "CUB", 512)
+    assert (row["method"], row["added"], row["points"], row["relative, %"]) == ("c2", "GSP", 1.2, 5.0)
+    assert "Of our 1 comparisons at hand 1 go the same way" in findings.text
+    assert findings.text.endswith(
+        "Left out until their runs are finished: c1+ccp 2 of 3 and c1+ccp+gsp 3 of 3 runs (conventional-cars196); "
+        "c2 12 of 12 and c2+gsp-alone 5 of 12 runs, over 5 of each -0.27 points (fair-cub200)."
+    )

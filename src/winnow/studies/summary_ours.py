@@ -1,0 +1,111 @@
+"""What CCP and GSP add in our own kept results: those of studies, and the tables of protocols."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
+KEPT = ("sop", "inshop", "cub", "cars")  # how the names of studies' results on these sets begin
+GSP = ("GSP", "GSP + ZSR")  # what the documents compare with average pooling; other kinds of GSP are ours
+
+
+def improvement(
+    source: str, on: str, base: str, added: str, before: float, after: float, dim: int | None
+) -> dict[str, Any]:
+    """Return a row of the summary: MAP@R in percent without and with what is added."""
+    return {
+        "source": source, "set": on, "dim": dim, "method": base, "added": added, "MAP@R without": round(before, 2),
+        "MAP@R with": round(after, 2), "points": round(after - before, 2),
+        "relative, %": round(100 * (after / before - 1), 1),
+    }  # fmt: skip
+
+
+def from_studies(folder: Path) -> list[dict[str, Any]]:
+    """Return what CCP and GSP add in kept results on the documents' sets: `A + B` beside `A`, and GSP beside GAP."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        if not path.stem.startswith(KEPT):
+            continue
+        scores = dict(_scores(json.loads(path.read_text(encoding="utf-8"))))
+        for name, value in scores.items():
+            base, _, added = name.rpartition(" + ")
+            if base not in scores and name in GSP:
+                base, added = "GAP", name
+            if base in scores and added.startswith(("CCP", "GSP")):
+                rows.append(improvement(f"ours, {path.stem}", "", base, added, scores[base], value, None))
+    return rows
+
+
+def _scores(content: Any) -> Iterator[tuple[str, float]]:
+    """Yield each method's MAP@R in percent, of a result's rows or else the mean of its runs."""
+    if not isinstance(content, dict):
+        return
+    found = [row for row in content.get("rows", []) if isinstance(row, dict) and {"method", "MAP@R"} <= set(row)]
+    if found:
+        yield from ((row["method"], row["MAP@R"]) for row in found if isinstance(row["MAP@R"], float))
+        return
+    by_method: dict[str, list[float]] = {}
+    for run in content.get("runs", []):
+        score = run.get("MAP@R", run.get("metrics", {}).get("test", {}).get("MAP@R")) if isinstance(run, dict) else None
+        if score is not None and "method" in run:
+            by_method.setdefault(run["method"], []).append(100 * score)
+    yield from ((name, statistics.mean(values)) for name, values in by_method.items())
+
+
+def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what CCP and GSP add in tables of protocols on the documents' sets: `a+b` beside `a`.
+
+    A method counts with the mean of its runs, also where the protocol reports the best of them, and with the largest
+    embedding of its table: where models are judged alone and joined, both are the same runs.
+
+    Args:
+        folder: Of tables as `winnow protocol` writes them.
+
+    Returns:
+        A row for each comparison whose runs are all finished; and, in words, those that have some but not all.
+    """
+    rows, unfinished = [], []
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not _is_judged_on_test(content):
+            continue
+        methods = {one["method"]: one for one in content["rows"]}
+        for name, one in methods.items():
+            base, _, added = name.rpartition("+")
+            if base not in methods or not added.startswith(("ccp", "gsp")):
+                continue
+            both = (methods[base], one)
+            if any(each["finished"] < each["planned"] for each in both):
+                counts = [f"{each['method']} {each['finished']} of {each['planned']}" for each in both]
+                told = f"{' and '.join(counts)} runs{_so_far(content['pairs'], name, base)} ({path.stem})"
+                unfinished += [told] if one["finished"] else []
+                continue
+            means = [
+                {cell["size"]: cell["spread"]["mean"] for cell in each["cells"] if cell["metric"] == "MAP@R"}
+                for each in both
+            ]
+            dim = max(means[1])
+            label = added[:3].upper() + added[3:]  # as GSP-alone
+            rows.append(
+                improvement(f"ours, {path.stem}", SETS[content["set"]], base, label, means[0][dim], means[1][dim], dim)
+            )
+    return rows, unfinished
+
+
+def _so_far(pairs: Sequence[Mapping[str, Any]], method: str, against: str) -> str:
+    """Tell the difference over the runs that both have, with the largest embedding: nothing where they share none."""
+    found = {
+        pair["size"]: f", over {pair['models']} of each {pair['difference']['mean']:+.2f} points" for pair in pairs
+        if (pair["method"], pair["against"], pair["metric"]) == (method, against, "MAP@R")
+    }  # fmt: skip
+    return found[max(found)] if found else ""
+
+
+def _is_judged_on_test(content: Any) -> bool:
+    """Whether this is a protocol's table of test classes of a set that the documents have."""
+    protocol = content.get("protocol") if isinstance(content, dict) else None
+    return isinstance(protocol, dict) and protocol.get("judged") == "test" and content.get("set") in SETS
