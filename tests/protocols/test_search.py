@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +93,71 @@ def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folde
 def test_a_memory_that_cannot_be_opened_is_not_to_be_removed(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     (tmp_path / "out" / "search.db").mkdir(parents=True)
-    with pytest.raises(ModelError, match=r"search\.db cannot be opened \(unable to open database file\)"):
+    with pytest.raises(ModelError, match=r"search\.db cannot be read or written \(unable to open database file\)"):
         make_search(make_folder(classes=8, images=3, size=16), tmp_path / "out", "dim=2..4").run(1)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for no lock; the rule is five seconds."""
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", functools.partial(sqlite3.connect, timeout=0.0))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+def test_a_memory_in_use_is_told(lock: str, make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    search = make_search(photos, tmp_path / "out", "dim=2..4")
+    before = values(search.run(1))
+    with closing(sqlite3.connect(search.memory, isolation_level=None)) as other:
+        other.execute(lock)
+        with pytest.raises(
+            ModelError, match=r"search\.db cannot be read or written \(database is locked\): see that no"
+        ):
+            search.run(2)
+    locked: list[sqlite3.Connection] = []
+
+    def locking(number: int) -> Monitor:  # while a trial is trained
+        locked.append(sqlite3.connect(search.memory, isolation_level=None))
+        locked[0].execute(lock)
+        return Monitor()
+
+    with pytest.raises(ModelError, match=r"\(database is locked\).*given again, the search goes on"):
+        search.run(2, monitor=locking)
+    locked[0].close()
+    after = values(search.run(2))
+    assert len(after) == 2
+    assert after[:1] == before
+
+
+def test_a_memory_that_breaks_meanwhile_is_told(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    search = make_search(photos, tmp_path / "out", "dim=2..4")
+    with pytest.raises(ModelError, match=r"search\.db is damaged: remove it"):
+        search.run(2, ended=lambda number, params, value: _spoil(search.memory))
+    search.memory.unlink()
+    words = ["tune", f"data={photos}", *WORDS, "pooling=gap", "dim=2..4", "-o", str(tmp_path / "out"), "--trials", "1"]
+    with pytest.MonkeyPatch.context() as patch:  # after the last trial, before the table
+        patch.setattr("winnow.cli.console.err.print", lambda *args, **settings: _spoil(search.memory))
+        error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, ModelError)
+    assert "is damaged" in str(error)
+
+
+def _spoil(memory: Path) -> None:
+    memory.write_text("not a database, but long enough to be one" * 1000)
+
+
+def test_a_memory_of_another_optuna_is_told(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    search = make_search(make_folder(classes=8, images=3, size=16), tmp_path / "out", "dim=2..4")
+    search.open()
+    with closing(sqlite3.connect(search.memory)) as memory, memory:
+        memory.execute("UPDATE alembic_version SET version_num = 'v99.0.0'")
+    with pytest.raises(ModelError, match=r"made by another version of Optuna: install that one"):
+        search.open()
 
 
 def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def tune(
     from winnow.cli.console import ConsoleMonitor, err, say
     from winnow.cli.train import split_words
     from winnow.files import write_text
+    from winnow.protocols.memory import telling
     from winnow.protocols.search import Search, parse_space
 
     file, settings = split_words(words or [])
@@ -49,19 +50,20 @@ def tune(
         err.print(f"trial {number}: {told}  {shown}", markup=False, highlight=False, soft_wrap=True)
 
     study = search.run(trials, monitor=lambda number: ConsoleMonitor(f"trial {number}"), ended=ended)
-    done = [trial for trial in study.trials if trial.value is not None]
-    table = io.StringIO()
-    writer = csv.DictWriter(table, ["trial", "value", *space], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({"trial": trial.number, "value": trial.value, **trial.params} for trial in done)
-    write_text(out_folder / "trials.csv", table.getvalue())
-    _draw(search, study, out_folder)
-    if not done:
-        raise ConfigError("every trial failed: search other ranges in another folder (--out)")
-    best = " ".join(f"{key}={value}" for key, value in study.best_params.items())
-    place = search.place(study.best_params).path
-    say(f"best of {len(done)}: {100 * study.best_value:.2f} on validation classes, {place}")
-    say(" ".join(["next: winnow train", *([] if file is None else [file]), *plain, best]))
+    with telling(search.memory):
+        done = [trial for trial in study.trials if trial.value is not None]
+        table = io.StringIO()
+        writer = csv.DictWriter(table, ["trial", "value", *space], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"trial": trial.number, "value": trial.value, **trial.params} for trial in done)
+        write_text(out_folder / "trials.csv", table.getvalue())
+        _draw(search, study, out_folder)
+        if not done:
+            raise ConfigError("every trial failed: search other ranges in another folder (--out)")
+        best = " ".join(f"{key}={value}" for key, value in study.best_params.items())
+        place = search.place(study.best_params).path
+        say(f"best of {len(done)}: {100 * study.best_value:.2f} on validation classes, {place}")
+        say(" ".join(["next: winnow train", *([] if file is None else [file]), *plain, best]))
 
 
 def _draw(search: Search, study: Any, folder: Path) -> None:

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import ConfigError, MissingExtraError, ModelError, TrainingError
+from winnow.errors import ConfigError, MissingExtraError, TrainingError
 from winnow.files import make_folder
+from winnow.protocols.memory import telling
 from winnow.training import Config, Monitor, RunFolder, load_config, run_training
 from winnow.training.learner import check_objective, check_parts
 from winnow.training.plan import check_same
@@ -89,6 +90,11 @@ class Search:
     space: Space
     folder: Path
 
+    @property
+    def memory(self) -> Path:
+        """The search's memory, a database of Optuna."""
+        return self.folder.resolve() / "search.db"
+
     def config(self, found: Mapping[str, Any]) -> Config:
         """Return the config of some values of the searched keys.
 
@@ -129,25 +135,27 @@ class Search:
 
         Raises:
             ConfigError: when the folder holds a search for something else.
+            ModelError: when the memory is damaged, or cannot be read or written.
             MissingExtraError: where Optuna is not installed.
         """
         study = self.open()
         optuna = _optuna()
-        for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
-            study.enqueue_trial(trial.params, skip_if_exists=False)
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        states = [optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED]
-        while (count := len(study.get_trials(deepcopy=False, states=states))) < trials:
-            # Its draws are a function of how many there were, so that a search that is resumed draws no others.
-            study.sampler = optuna.samplers.TPESampler(seed=count, multivariate=True, constant_liar=False)
-            trial = study.ask()
-            found = {key: _suggest(trial, key, where) for key, where in self.space.items()}
-            value = self._judge(found, monitor(trial.number), shared)
-            if value is None:  # such as a loss that was not finite: an answer too, and not to be asked again
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            else:
-                study.tell(trial, value)
-            ended(trial.number, found, value)
+        with telling(self.memory):
+            for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
+                study.enqueue_trial(trial.params, skip_if_exists=False)
+                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            states = [optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED]
+            while (count := len(study.get_trials(deepcopy=False, states=states))) < trials:
+                # Its draws are a function of how many there were, so that a search that is resumed draws no others.
+                study.sampler = optuna.samplers.TPESampler(seed=count, multivariate=True, constant_liar=False)
+                trial = study.ask()
+                found = {key: _suggest(trial, key, where) for key, where in self.space.items()}
+                value = self._judge(found, monitor(trial.number), shared)
+                if value is None:  # such as a loss that was not finite: an answer too, and not to be asked again
+                    study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                else:
+                    study.tell(trial, value)
+                ended(trial.number, found, value)
         return study
 
     def open(self) -> Study:
@@ -155,34 +163,25 @@ class Search:
 
         Raises:
             ConfigError: when the folder holds a search for something else.
-            ModelError: when the memory is damaged or cannot be opened.
+            ModelError: when the memory is damaged, or cannot be read or written.
         """
         optuna = _optuna()
-        from sqlalchemy.exc import DatabaseError, OperationalError
-
         make_folder(self.folder)
-        memory = self.folder.resolve() / "search.db"
-        try:
-            study = optuna.create_study(
-                study_name=_OURS, storage=f"sqlite:///{memory}", direction="maximize", load_if_exists=True
-            )
-        except OperationalError as error:  # one that must not be removed: another process may be writing to it
-            raise ModelError(
-                f"{memory} cannot be opened ({error.orig}): see that no other search uses it, and who may write to it"
-            ) from None
-        except DatabaseError:
-            raise ModelError(
-                f"{memory} is damaged: remove it, and the search finds its finished trials again by their folders"
-            ) from None
         asked = {
             "space": {key: asdict(where) for key, where in self.space.items()},
             "config": {key: value for key, value in _flat(self.lowest()).items() if key not in self.space},
         }
         asked = json.loads(json.dumps(asked))
-        begun = study.user_attrs.get(_OURS)
-        if begun is not None and begun != asked:
-            raise ConfigError(f"{self.folder} holds a search with other settings or ranges: choose another with --out")
-        study.set_user_attr(_OURS, asked)
+        with telling(self.memory):
+            study = optuna.create_study(
+                study_name=_OURS, storage=f"sqlite:///{self.memory}", direction="maximize", load_if_exists=True
+            )
+            begun = study.user_attrs.get(_OURS)
+            if begun is not None and begun != asked:
+                raise ConfigError(
+                    f"{self.folder} holds a search with other settings or ranges: choose another with --out"
+                )
+            study.set_user_attr(_OURS, asked)
         return study
 
     def place(self, found: Mapping[str, Any]) -> RunFolder:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from winnow.errors import MissingExtraError
+from winnow.protocols.memory import telling
 from winnow.protocols.search import Search, importances, parse_space
 from winnow.report.search import contour_figure
 from winnow.studies import single_emoji
@@ -55,12 +56,14 @@ def study(task: Task) -> Findings:
         if task.small:
             single_emoji.make_single_emoji(images_of(task))
         tried = search.run(count, ended=_note(task), shared=task.shared)
-    trials = [(one.params[PULL], one.params[PROXIES], 100 * one.value) for one in tried.trials if one.value is not None]
+    with telling(search.memory):
+        read = tried.trials
+        trials = [(one.params[PULL], one.params[PROXIES], 100 * one.value) for one in read if one.value is not None]
+        decides = importances(tried) if len(trials) >= ENOUGH else {}
     rows: list[dict[str, Any]] = [
         {"pull": float(f"{pull:.3g}"), "proxies": proxies, "validation MAP@R": round(value, 2)}
         for pull, proxies, value in sorted(trials, key=lambda one: -one[2])
     ]
-    decides = importances(tried) if len(trials) >= ENOUGH else {}
     split = (
         "" if task.small else "; but classes 1-67 train, 68-100 validate and the patience is 40, as in the ablations"
     )
