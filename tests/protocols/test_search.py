@@ -18,9 +18,10 @@ from tests.protocols.test_runs import WORDS, Killed
 from winnow.cli.main import app
 from winnow.errors import ConfigError, MissingExtraError, ModelError
 from winnow.protocols import search as module
+from winnow.protocols.begun import flat, nested
 from winnow.protocols.search import Choice, Range, Search, importances, parse_space
 from winnow.report.search import contour_figure, importance_figure
-from winnow.training import Monitor
+from winnow.training import Monitor, load_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights", "ignore::Warning")
 
@@ -76,9 +77,10 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: Mak
         broken.run(4)
     (tmp_path / "broken" / "search.db").unlink()
     assert values(broken.run(4, monitor=lambda number: Killed())) == before  # no trial is trained again
-    for other in (("train.lr=1e-4..1e-2:log", "loss=c2|ms"), (*words, "train.clip=5")):
-        with pytest.raises(ConfigError, match="other settings"):
-            make_search(photos, tmp_path / "broken", *other).run(4)
+    with pytest.raises(ConfigError, match="other ranges: choose another"):
+        make_search(photos, tmp_path / "broken", "train.lr=1e-4..1e-2:log", "loss=c2|ms").run(4)
+    with pytest.raises(ConfigError, match=r"other settings, first of all train\.clip: choose another"):
+        make_search(photos, tmp_path / "broken", *words, "train.clip=5").run(4)
 
 
 def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folder: MakeFolder, tmp_path: Path) -> None:
@@ -88,6 +90,54 @@ def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folde
     (tmp_path / "out" / "search.db").unlink()  # and with it what the search was begun with
     with pytest.raises(ConfigError, match=r"another train\.clip"):
         make_search(photos, tmp_path / "out", "dim=2..4", "train.clip=5").run(1)
+
+
+MULTIPLIERS = "train.lr_multipliers={'references.proxies': 10, 'model.head.*': 2}"
+
+
+def test_a_search_goes_on_with_settings_that_winnow_has_learned_since(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    words = ("loss=proxy_anchor", MULTIPLIERS, "centres=r1", "centres.weight=0.1..1")
+    search = make_search(photos, tmp_path / "out", *words)
+    study = search.open()
+    begun = study.user_attrs["winnow"]
+    since = {"loss.alpha": 32.0, "centres.gamma": 10.0, "centres.delta": None}
+    assert since.items() <= begun["config"].items()
+
+    def begin(**config: Any) -> None:
+        study.set_user_attr("winnow", {**begun, "config": config})
+
+    def go_on(*more: str) -> None:
+        make_search(photos, tmp_path / "out", *words, *more).open()
+
+    old = {key: value for key, value in begun["config"].items() if key not in since}
+    begin(**old)
+    go_on()
+    assert search.open().user_attrs["winnow"] == begun
+    begin(**old)
+    go_on("train.clip=10.0", "centres.gamma=10")  # no others than the defaults
+    for other in ("centres.gamma=5", "loss.alpha=16", "train.clip=5"):
+        begin(**old)
+        with pytest.raises(ConfigError, match="other settings"):
+            go_on(other)
+    for key, value in (("train.clip", 5.0), ("train.lr_multipliers.references.proxies", 3.0), ("train.gone", 1)):
+        begin(**{**old, key: value})
+        with pytest.raises(ConfigError, match=key):
+            go_on()
+
+
+def test_what_is_left_to_the_data_is_not_its_default(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    space, plain = parse_space(["data=emoji", "dim=2..4"])
+    Search(None, plain, space, tmp_path).open()
+    with pytest.raises(ConfigError, match=r"image\.crop"):  # 227, but 128 where the emoji set is left to choose
+        Search(None, [*plain, "image.crop=227"], space, tmp_path).open()
+
+
+def test_values_by_dotted_key_are_put_back() -> None:
+    config = load_config(None, ["loss=proxy_anchor", MULTIPLIERS, "augment.area=[0.5, 1.0]", "data.fold=2", "zsr=0.2"])
+    assert nested(flat(config)) == config.model_dump(mode="json", exclude_unset=True)
 
 
 def test_a_memory_that_cannot_be_opened_is_not_to_be_removed(make_folder: MakeFolder, tmp_path: Path) -> None:

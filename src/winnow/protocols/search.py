@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.errors import ConfigError, MissingExtraError, TrainingError
 from winnow.files import make_folder
+from winnow.protocols.begun import changed, flat
 from winnow.protocols.memory import telling
 from winnow.training import Config, Monitor, RunFolder, load_config, run_training
 from winnow.training.learner import check_objective, check_parts
@@ -167,20 +168,22 @@ class Search:
         """
         optuna = _optuna()
         make_folder(self.folder)
+        lowest = self.lowest()
+        values = flat(lowest)
+        searched = {key: value for key, value in values.items() if key in self.space}
         asked = {
             "space": {key: asdict(where) for key, where in self.space.items()},
-            "config": {key: value for key, value in _flat(self.lowest()).items() if key not in self.space},
+            "config": {key: value for key, value in values.items() if key not in searched},
         }
         asked = json.loads(json.dumps(asked))
         with telling(self.memory):
             study = optuna.create_study(
                 study_name=_OURS, storage=f"sqlite:///{self.memory}", direction="maximize", load_if_exists=True
             )
-            begun = study.user_attrs.get(_OURS)
-            if begun is not None and begun != asked:
-                raise ConfigError(
-                    f"{self.folder} holds a search with other settings or ranges: choose another with --out"
-                )
+            begun = study.user_attrs.get(_OURS, asked)
+            other = "ranges" if begun["space"] != asked["space"] else changed(lowest, begun["config"] | searched)
+            if other is not None:
+                raise ConfigError(f"{self.folder} holds a search with other {other}: choose another with --out")
             study.set_user_attr(_OURS, asked)
         return study
 
@@ -232,21 +235,6 @@ def _first(where: Range | Choice) -> Any:
     if isinstance(where, Choice):
         return where.values[0]
     return int(where.low) if where.whole else where.low
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    """Return a config's set values by dotted key."""
-    flat: dict[str, Any] = {}
-
-    def walk(tree: Any, prefix: str) -> None:
-        if isinstance(tree, dict) and tree:
-            for key, value in tree.items():
-                walk(value, f"{prefix}.{key}" if prefix else str(key))
-        else:
-            flat[prefix] = tree
-
-    walk(config.model_dump(mode="json", exclude_unset=True), "")
-    return flat
 
 
 def _optuna() -> Any:
