@@ -15,7 +15,7 @@ from winnow.cli.pack import draw_run
 from winnow.errors import ConfigError, ModelError
 from winnow.protocols.engines import Order, train_one
 from winnow.studies.methods import Comparison, Method
-from winnow.training import RunFolder, load_config, run_training
+from winnow.training import Monitor, RunFolder, load_config, run_training
 from winnow.training.pack import run_pack
 from winnow.training.plan import Planned, check_same, plan_runs, read_plan, write_plan
 from winnow.training.words import read_yaml
@@ -23,6 +23,11 @@ from winnow.training.words import read_yaml
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
 RESULTS = ["", "{", '{"metrics": {"test": {"MA', "[]", "null", '{"steps": 3}', "\0" * 64]
+
+
+class StopAtOnce(Monitor):
+    def start(self, steps: int, done: int) -> None:
+        raise KeyboardInterrupt
 
 
 def cut(file: Path, share: float) -> None:
@@ -130,6 +135,29 @@ def test_a_run_begun_before_a_setting_goes_on(make_folder: MakeFolder, tmp_path:
     runs[0].folder.config_file.write_text(yaml.safe_dump({**tree, "gone": 1}))
     with pytest.raises(ConfigError, match=r"config\.yaml: there is no setting 'gone'"):
         check_same(runs[0].config, runs[0].folder)
+
+
+def test_a_run_killed_before_its_first_checkpoint_goes_on_with_its_own_settings_alone(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    photos = make_folder(classes=8, images=3, size=16)
+    words = [f"data={photos}", *TINY, "train.steps=4", "train.eval_every=2"]
+    config, folder = load_config(None, words), RunFolder(tmp_path / "run")
+    with pytest.raises(ModelError, match="not a run folder"):
+        run_training(config, folder, resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(config, folder, monitor=StopAtOnce())
+    assert not folder.checkpoint_file.exists()
+    before = folder.config_file.read_text()
+    for other in ("train.steps=6", "loss=c1", "train.clip=5"):
+        with pytest.raises(ConfigError, match=rf"was begun with another {other.partition('=')[0]}.*resume it with"):
+            run_training(load_config(None, [*words, other]), folder, resume=True)
+    assert folder.config_file.read_text() == before
+    old = yaml.safe_load(before)
+    del old["train"]["clip"], old["centres"]  # of before winnow had them
+    folder.config_file.write_text(yaml.safe_dump(old))
+    result = run_training(config, folder, resume=True)
+    assert result["config"] == folder.read_config().model_dump(mode="json")
 
 
 def test_a_batch_of_all_the_classes_there_are_is_what_was_asked_for(make_folder: MakeFolder, tmp_path: Path) -> None:

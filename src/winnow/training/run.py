@@ -30,6 +30,7 @@ from winnow.training.learner import count_parameters
 from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
 from winnow.training.prepare import judge_untrained, load_data, make_learner, prepare, resolve_config
 from winnow.training.provenance import provenance
+from winnow.training.same import differing
 from winnow.training.shared import Shared
 from winnow.training.trainer import Trainer
 
@@ -53,6 +54,11 @@ def run_training(
 
     Returns:
         What `result.json` holds.
+
+    Raises:
+        ConfigError: for a run that was begun with other settings.
+        ModelError: for a checkpoint of other settings, and for damaged files.
+        TrainingError: when training cannot go on.
     """
     try:
         with own_randomness(), missing_others(launched()):
@@ -98,6 +104,8 @@ def training(
     if processes.count > 1:
         batch = config.train.classes_per_batch * config.train.samples_per_class
         monitor.note(f"{processes.count} processes share the {batch} images of a batch")
+    if resume and not folder.checkpoint_file.exists():  # a checkpoint is checked for itself
+        check_begun(config, folder)
     if not resume and processes.is_first:
         folder.create(config)
     prepared = prepare(config, splits, monitor, shared)
@@ -160,6 +168,20 @@ def training(
     if processes.is_first:
         folder.write_result(result)
     return result
+
+
+def check_begun(config: Config, folder: RunFolder) -> None:
+    """Refuse to train a run that was only begun with others than the settings its `config.yaml` tells of.
+
+    Raises:
+        ConfigError: naming the first setting that differs.
+        ModelError: where there is no config, or a damaged one.
+    """
+    key = differing(config.model_dump(mode="json"), folder.read_config().model_dump(mode="json"))
+    if key is not None:
+        raise ConfigError(
+            f"{folder.path} was begun with another {key}: resume it with its own, or remove it and train the run anew"
+        )
 
 
 def describe_data(splits: Splits, test: Inputs | None) -> dict[str, Any]:
