@@ -23,6 +23,10 @@ class ConfigError(WinnowError):
     exit_code = 2
 
 
+class UnknownPartError(ConfigError):
+    """A name is that of no part, such as a loss or a pooling; what is saved with one may have been made elsewhere."""
+
+
 class DataError(WinnowError):
     """Images, labels or splits cannot be used as they are."""
 
@@ -56,6 +60,16 @@ class MissingExtraError(WinnowError):
         super().__init__(
             f"{purpose} needs {package}; install with: {sys.executable} -m pip install 'winnow-dml[{extra}]'"
         )
+
+
+def unknown_here(error: Exception) -> str:
+    """Return what to do about a saved run or model whose part is not known here, or nothing for other errors."""
+    if not isinstance(error, UnknownPartError):
+        return ""
+    return (
+        "; if it is one of your own, give the command to the script that adds it (`python YOURS.py` in place of "
+        "`winnow`), or import that script before loading in Python"
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from winnow.errors import ConfigError, nearest
+from winnow.errors import ConfigError, UnknownPartError, nearest
 
 T = TypeVar("T")
 REQUIRED = inspect.Parameter.empty
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> type[T]:
         if name not in self._parts:
             known = ", ".join(self._parts)
-            raise ConfigError(f"there is no {self.kind} '{name}'{nearest(name, self)}; known: {known}")
+            raise UnknownPartError(f"there is no {self.kind} '{name}'{nearest(name, self)}; known: {known}")
         return self._parts[name]
 
     def add(self, name: str, part: type[T]) -> None:

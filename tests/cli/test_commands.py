@@ -15,7 +15,10 @@ from rich.console import Console
 from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
 from winnow.cli.console import ConsoleMonitor, bars
+from winnow.losses import LOSSES
+from winnow.pooling import POOLINGS
 from winnow.training import RunFolder, load_config
+from winnow.training.plan import plan_runs, write_plan
 
 
 def one_line_error(said: Said) -> str:
@@ -56,6 +59,38 @@ def test_train_evaluate_and_explain_a_folder(winnow: Winnow, make_folder: MakeFo
     assert {p.name for p in (tmp_path / "explained").iterdir()} == {"0.png", "0-2.png"}
     with Image.open(tmp_path / "explained" / f"{image.stem}.png") as shown:
         assert min(shown.size) > 100
+
+
+def test_a_part_of_ones_own_that_is_not_known_is_told_with_what_to_do(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_folder()
+    words = [f"data={data}", *(word for word in TINY if "pooling" not in word), "train.device=cpu"]
+    with monkeypatch.context() as patch:
+        for registry, name in ((POOLINGS, "gap"), (LOSSES, "c2")):
+            patch.setattr(registry, "_parts", {**registry._parts, "mine": registry[name]})
+        assert winnow("train", *words, "pooling=mine", "--out", "r").code == 0
+        assert winnow("train", *words, "pooling=gap", "loss=mine", "--out", "loss").code == 0
+        assert winnow("index", "r", data, "--out", "i").code == 0
+        plan = Path("several")
+        write_plan(plan, plan_runs(plan, None, [*words, "pooling=mine"], ["seed=0,1"]))
+    image = Path("new.png")  # one of the index would be found without the model
+    Image.new("RGB", (40, 40), "teal").save(image)
+    for kind, *command in (
+        ("pooling", "evaluate", "r"),
+        ("pooling", "evaluate", "r/model", "--data", data),
+        ("pooling", "explain", "r", image),
+        ("pooling", "embed", "r", data, "--out", "v.npy"),
+        ("pooling", "search", "i", image),
+        ("pooling", "export", "r", "--out", "m.onnx"),
+        ("pooling", "train", "--resume", plan),
+        ("loss", "evaluate", "loss"),
+    ):
+        told = one_line_error(winnow(*command))
+        assert f"there is no {kind} 'mine'" in told, command
+        assert "give the command to the script that adds it (`python YOURS.py` in place of `winnow`)" in told, command
+    # Nothing is saved here that could be of one's own.
+    assert "YOURS.py" not in one_line_error(winnow("train", f"data={data}", "pooling=mine"))
 
 
 def test_fine_tuning_trains_the_backbone_and_freezing_does_not(

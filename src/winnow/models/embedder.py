@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
-from winnow.errors import ConfigError, ModelError
+from winnow.errors import ConfigError, ModelError, unknown_here
 from winnow.files import write_atomically, write_text
 from winnow.functional import NORMALISE, Pooled
 from winnow.models.backbone import Backbone
@@ -183,7 +183,7 @@ class Embedder(nn.Module):
         try:
             return make_section(ModelConfig, json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, ConfigError) as error:
-            raise ModelError(f"{file} is not a config this version understands: {error}") from None
+            raise ModelError(f"{file} is not a config this version understands: {error}{unknown_here(error)}") from None
 
     def load_state(self, state: Mapping[str, Tensor], source: str) -> None:
         """Load a complete state dict, or say in what it differs."""

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from winnow.errors import ConfigError, ModelError
+from winnow.errors import ConfigError, ModelError, unknown_here
 from winnow.files import make_folder, write_atomically, write_text
 from winnow.training.config import Config, make_config
 from winnow.training.words import read_yaml
@@ -76,7 +76,7 @@ class RunFolder:
         try:
             return make_config(tree)
         except ConfigError as error:
-            raise ConfigError(f"{self.config_file}: {error}") from None
+            raise ConfigError(f"{self.config_file}: {error}{unknown_here(error)}") from None
 
     def read_result(self) -> dict[str, Any] | None:
         """Return what was measured; None where the run is not finished.

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from winnow.errors import ConfigError, ModelError
+from winnow.errors import ConfigError, ModelError, unknown_here
 from winnow.files import make_folder, write_text
 from winnow.training.config import Config, make_config
 from winnow.training.folder import RunFolder
@@ -120,10 +120,11 @@ def read_plan(folder: Path) -> list[Planned]:
             raise ValueError
     except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
         raise ModelError(f"{folder / PLAN_FILE} is damaged or cannot be read; resume its runs one by one") from None
-    return [
-        Planned(choices, run.read_config() if run.config_file.is_file() else make_config(tree), run)
-        for choices, tree, run in read
-    ]
+    try:
+        planned = {run: make_config(tree) for _, tree, run in read if not run.config_file.is_file()}
+    except ConfigError as error:
+        raise ConfigError(f"{folder / PLAN_FILE}: {error}{unknown_here(error)}") from None
+    return [Planned(choices, planned[run] if run in planned else run.read_config(), run) for choices, _, run in read]
 
 
 def check_same(config: Config, place: RunFolder) -> None:
