@@ -20,6 +20,8 @@ class StoreView:
         strict: Raise for an image that the store has left out, instead of leaving it out too.
 
     Attributes:
+        store: The store of the whole set.
+        rows: (N,) int64, where the images are there.
         labels: (N,) int64, labels in `images`.
         skipped: Name and reason for each image left out.
         resize: Short side of the stored images.
@@ -40,25 +42,25 @@ class StoreView:
             raise store.failures[int(missing[0])]
         if len(missing) and len(missing) == len(indices):
             raise DataError(f"none of the {len(indices)} images can be read; the first is {images.name(0)}")
-        self._store, self._rows = store, rows[rows >= 0]
+        self.store, self.rows = store, rows[rows >= 0]
         self.resize = store.resize
         self.labels: Labels = images.labels[rows >= 0]
         reasons = dict(store.skipped)
         self.skipped = [(root.name(int(i)), reasons[root.name(int(i))]) for i in missing]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def name(self, index: int) -> str:
         """Return the name of an image."""
-        return self._store.name(int(self._rows[index]))
+        return self.store.name(int(self.rows[index]))
 
     def gather(self, indices: ArrayLike) -> Ragged:
         """Return some images as a batch on the device."""
         chosen = np.asarray(indices, dtype=np.int64)
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
             raise IndexError(f"image indices must be within 0-{len(self) - 1}")
-        return self._store.gather(self._rows[chosen])
+        return self.store.gather(self.rows[chosen])
 
 
 def root_of(images: ImageSet) -> tuple[ImageSet, NDArray[np.int64]]:

@@ -22,6 +22,8 @@ from winnow.files import make_folder
 from winnow.models import Backbone
 from winnow.training.inputs import CropInputs, FeatureInputs
 
+CPU_BATCH = 8  # larger ones leave a CPU's caches and are several times slower
+
 
 def cache_folder() -> Path:
     """Return where features are kept on disk: `$WINNOW_CACHE`, or the user's cache folder."""
@@ -45,7 +47,7 @@ def compute_features(
     `allocate` makes the float32 tensor of a shape that they are written into, piece by piece.
     """
     backbone.to(device).freeze()
-    batch = 8 if device.type == "cpu" else 128  # larger ones leave a CPU's caches and are several times slower
+    batch = CPU_BATCH if device.type == "cpu" else 128
     count = len(inputs.labels)
     maps: Tensor | None = None
     for start in range(0, count, batch):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from winnow.data.store import Progress
 from winnow.evaluation import RetrievalResult, evaluate_retrieval, evaluate_sharded
 from winnow.functional import Normalise, unit_norm
-from winnow.pooling.base import as_tokens
 from winnow.training.distributed import ALONE, Processes
 from winnow.training.inputs import Inputs, QueryGallery
 from winnow.training.lane import Work, finish
@@ -24,14 +25,22 @@ KS: tuple[int, ...] = (1, 2, 4, 8)
 Autocast = Callable[[], AbstractContextManager[None]]
 
 
-def collect(model: nn.Module, inputs: Inputs, *, batch: int = 128, processes: Processes = ALONE) -> Tensor:
-    """Return what a model makes of all inputs (N, dim), in inference mode; processes share the work."""
-    return finish(collecting(model, inputs, batch=batch, processes=processes))
+def collect(
+    model: nn.Module,
+    inputs: Inputs,
+    rows: NDArray[np.int64] | None = None,
+    *,
+    batch: int = 128,
+    processes: Processes = ALONE,
+) -> Tensor:
+    """Return what a model makes of all inputs (N, dim), or of some, in inference mode; processes share the work."""
+    return finish(collecting(model, inputs, rows, batch=batch, processes=processes))
 
 
 def collecting(
     model: nn.Module,
     inputs: Inputs,
+    rows: NDArray[np.int64] | None = None,
     *,
     batch: int = 128,
     autocast: Autocast = nullcontext,
@@ -41,14 +50,15 @@ def collecting(
     """Do what `collect` does in pieces, a batch each, with what a run has to say on how."""
     mode = model.training
     model.eval()
-    count = len(inputs.labels)
+    rows = np.arange(len(inputs.labels)) if rows is None else rows
+    count = len(rows)
     share = processes.share(count)
     first, end = share.start, max(share.stop, share.start + 1)  # without a share of its own, to know the size of a row
     parts = []
     for start in range(first, end, batch):
         stop = min(start + batch, end)
         with torch.inference_mode(), autocast():
-            parts.append(model(inputs.test(range(start, stop))).float())
+            parts.append(model(inputs.test(rows[start:stop])).float())
         if progress is not None:
             progress(stop - first, end - first)
         yield
@@ -91,6 +101,13 @@ def judging(
     )
     embeddings = normalise(embedded)
     seen(embeddings)
+    return compare(embeddings, inputs, keep=keep, ks=ks, processes=processes)
+
+
+def compare(
+    embeddings: Tensor, inputs: Inputs, *, keep: int = 0, ks: Sequence[int] = KS, processes: Processes = ALONE
+) -> RetrievalResult:
+    """Retrieve each of the embeddings (N, dim) of inputs among the others, or queries in their gallery."""
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     evaluate = evaluate_retrieval if processes.count == 1 else evaluate_sharded
     if isinstance(inputs, QueryGallery):
@@ -100,20 +117,3 @@ def judging(
         return evaluate(queries[q], asked[q], gallery=gallery[g], gallery_labels=kept[g], ks=ks, keep=keep)
     own = processes.share(len(embeddings))
     return evaluate(embeddings[own], labels[own], ks=ks, keep=keep)
-
-
-class AverageOfFeatures(nn.Module):
-    """The rival that needs no training: local features averaged, nothing learned.
-
-    Args:
-        backbone: None where the inputs are feature maps already.
-    """
-
-    def __init__(self, backbone: nn.Module | None) -> None:
-        super().__init__()
-        self.backbone = backbone
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return (B, C)."""
-        features = inputs if self.backbone is None else self.backbone(inputs)
-        return as_tokens(features).mean(dim=1)

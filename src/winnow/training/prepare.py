@@ -5,29 +5,32 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from winnow.data import Crops, ImageSet, ImageStore, Splits, StoredImages, load_images, split_by_class
 from winnow.data.emoji import load_emoji
 from winnow.data.sets import DATASETS
 from winnow.data.splits import ON_TEST
 from winnow.errors import ConfigError
+from winnow.functional import unit_norm
 from winnow.models import Embedder
 from winnow.models.head import principal_directions
 from winnow.models.image_size import settle_image
 from winnow.training.arithmetic import make_fabric
 from winnow.training.config import Config
 from winnow.training.distributed import launched
-from winnow.training.features import frozen_inputs
+from winnow.training.features import CPU_BATCH, frozen_inputs
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
-from winnow.training.judge import KS, AverageOfFeatures, collect, judge
+from winnow.training.judge import KS, compare
 from winnow.training.learner import Learner, build_learner, check_objective, check_parts
 from winnow.training.monitor import Monitor
 from winnow.training.shared import Shared, once
+from winnow.training.untrained import AverageOfFeatures, Averages
 
 FROZEN_LR, FULL_LR = 1e-4, 1e-5
 
@@ -41,6 +44,7 @@ class Prepared:
         ks: The ranks of R@k that the test is reported at.
         shared: What the run has in common with others beside it.
         origin: What decides the untrained backbone's features, where they are shared: weights, crop and images.
+        averages: Those features, averaged.
     """
 
     config: Config
@@ -53,11 +57,19 @@ class Prepared:
     shared: Shared | None = None
     origin: str = ""
     ks: tuple[int, ...] = KS
+    averages: Averages = field(default_factory=Averages)
 
     @property
     def untrained(self) -> AverageOfFeatures:
         """The backbone with average pooling, nothing learned: what training has to beat."""
-        return AverageOfFeatures(None if self.frozen else self.embedder.backbone)
+        batch = self.config.train.eval_batch
+        if self.embedder.device.type == "cpu":
+            batch = min(batch, CPU_BATCH)
+        return AverageOfFeatures(None if self.frozen else self.embedder.backbone, batch)
+
+    def untrained_features(self, inputs: Inputs) -> Tensor:
+        """Return what that makes of inputs (N, C), in RAM; of each image once for all runs that share it."""
+        return self.averages.of(self.untrained, inputs, launched())
 
 
 def resolve_config(config: Config, train: ImageSet | None = None) -> Config:
@@ -137,6 +149,7 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     device = make_fabric(config).device
     crops = make_crops(config)
     origin = "" if shared is None else f"{embedder.backbone.fingerprint()}-{crops.resize}-{crops.size}"
+    averages = once(shared, lambda: ("averages", origin, config.train.eval_batch, device), Averages)
 
     def fingerprint(images: ImageSet) -> str:
         return once(shared, lambda: ("fingerprint", images), images.fingerprint)
@@ -178,22 +191,25 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     classes = len(splits.train.class_names)
     if shared is not None:
         sets = [s for s in (splits.train, splits.val, splits.test, splits.gallery) if s is not None]
-        origin = "-".join([origin, *(fingerprint(images) for images in sets), config.data.on_error, str(device)])
-    return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin, splits.ks)
+        rest = [config.data.on_error, str(config.train.eval_batch), str(device)]
+        origin = "-".join([origin, *(fingerprint(images) for images in sets), *rest])
+    return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin, splits.ks, averages)
 
 
 def judge_untrained(prepared: Prepared) -> dict[str, dict[str, float]]:
     """Judge the backbone with average pooling, nothing learned, on validation and test."""
-    batch = prepared.config.train.eval_batch
 
-    def judged() -> dict[str, dict[str, float]]:
-        model, processes = prepared.untrained, launched()
-        found = {"val": judge(model, prepared.val, batch=batch, processes=processes).metrics()}
+    def judged(inputs: Inputs, ks: Sequence[int]) -> dict[str, float]:
+        embeddings = unit_norm(prepared.untrained_features(inputs).to(prepared.embedder.device))
+        return compare(embeddings, inputs, ks=ks, processes=launched()).metrics()
+
+    def both() -> dict[str, dict[str, float]]:
+        found = {"val": judged(prepared.val, KS)}
         if prepared.test is not None:
-            found["test"] = judge(model, prepared.test, batch=batch, ks=prepared.ks, processes=processes).metrics()
+            found["test"] = judged(prepared.test, prepared.ks)
         return found
 
-    return once(prepared.shared, lambda: ("untrained", prepared.origin, batch), judged)
+    return once(prepared.shared, lambda: ("untrained", prepared.origin), both)
 
 
 def make_learner(prepared: Prepared) -> Learner:
@@ -203,7 +219,7 @@ def make_learner(prepared: Prepared) -> Learner:
         directions = once(
             prepared.shared,
             lambda: ("directions", prepared.origin),
-            lambda: principal_directions(collect(prepared.untrained, prepared.train, processes=launched())),
+            lambda: principal_directions(prepared.untrained_features(prepared.train)),
         )
         embedder.head.start_along(directions)
     return build_learner(prepared.config, embedder.head if prepared.frozen else embedder, prepared.num_classes)
