@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import TINY, MakeFolder
 from tests.studies.planned import planned
-from winnow.studies import Task, centres
-from winnow.studies.centres_report import OURS, Parts, of_crops, of_deltas, of_dims, of_table
+from winnow.studies import Task, centres, cub_losses
+from winnow.studies.centres_report import OURS, Parts, of_crops, of_deltas, of_dims, of_table, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -31,6 +31,29 @@ def test_every_planned_run_has_the_settings_its_name_says(size: centres.Size, tm
     named = [name for part in (parts.table, parts.dims, parts.deltas, parts.crops)
              for inner in part.values() for name in inner.values()]  # fmt: skip
     assert set(named) == {method.name for method in compared.methods}
+
+
+def test_weights_are_those_of_the_other_study_on_cub(tmp_path: Path) -> None:
+    same = {
+        "R1 farthest": "R1, farthest", "R1 nearest": "R1, nearest", "R2 farthest": "R2", "UniformFace": "UniformFace",
+        "MHE": "MHE",
+    }  # fmt: skip
+    there = {method.name: config.centres for method, config in planned(cub_losses.comparison(small=False), tmp_path)}
+    here = list(planned(centres.comparison(centres.FULL)[0], tmp_path))
+    assert set(same) == set(centres.REGULARISERS)
+    for regulariser, name in same.items():
+        theirs = there[f"Proxy-Anchor + {name}"]
+        mine = [config.centres for method, config in here if method.name.startswith(f"Proxy-Anchor + {regulariser}")]
+        assert all({**one, "delta": None} == {**theirs, "delta": None} for one in mine)
+        assert len(mine) == {"R1 farthest": 15, "R1 nearest": 9}.get(regulariser, 1)
+        if regulariser != "UniformFace":  # class means have weights of their own
+            (beside,) = (config.centres for method, config in here if method.name == f"MS + {regulariser}")
+            assert beside["weight"] == centres.MEANS[regulariser]
+    for size, said in (
+        (centres.FULL, "weights are 10 for R1 farthest, 10 for R2 farthest"),
+        (centres.SMALL, "; those"),
+    ):
+        assert said in told({}, centres.comparison(size)[1], size.weights)
 
 
 TABLE = {"Proxy-Anchor": {"": "a", "R1 farthest": "a1", "MHE": "a2"}, "MS": {"": "b", "R1 farthest": "b1", "MHE": "b2"}}
