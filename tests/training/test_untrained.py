@@ -12,9 +12,11 @@ from torch import Tensor
 from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import same
 from winnow.data import Crops, ImageStore, StoreView, load_images
+from winnow.evaluation import RetrievalResult
 from winnow.models import Embedder
-from winnow.training import RunFolder, run_training
-from winnow.training.inputs import CropInputs, FeatureInputs, QueryGallery
+from winnow.training import RunFolder, prepare, run_training
+from winnow.training.distributed import Processes
+from winnow.training.inputs import CropInputs, FeatureInputs, Inputs, QueryGallery
 from winnow.training.pack import run_pack
 from winnow.training.plan import Planned, plan_runs
 from winnow.training.untrained import AverageOfFeatures, Averages
@@ -67,6 +69,24 @@ def test_the_backbone_sees_each_image_that_is_needed_once_for_all_folds(
     outcomes = run_pack(folds(tmp_path, make_folder(classes=10), *words), at_once=2)
     assert all(outcome.result is not None for outcome in outcomes), outcomes
     assert len(counted) == len(set(counted)) == images
+
+
+def test_each_split_is_judged_once_for_all_runs(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[tuple[int, ...]] = []
+    plain = prepare.compare
+
+    def compare(embeddings: Tensor, inputs: Inputs, *, ks: tuple[int, ...], processes: Processes) -> RetrievalResult:
+        judged.append(tuple(embeddings.shape))
+        return plain(embeddings, inputs, ks=ks, processes=processes)
+
+    monkeypatch.setattr(prepare, "compare", compare)
+    first, _, second, _ = run_pack(folds(tmp_path, make_folder(classes=10)), at_once=2)
+    assert judged == [(8, 64), (16, 64), (8, 64)]  # a validation and the test, and the other validation
+    assert first.result is not None
+    assert second.result is not None
+    assert first.result["untrained"]["test"] == second.result["untrained"]["test"]
 
 
 def test_runs_of_folds_that_share_features_equal_runs_alone(make_folder: MakeFolder, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from winnow.training.judge import KS, compare
 from winnow.training.learner import Learner, build_learner, check_objective, check_parts
 from winnow.training.monitor import Monitor
 from winnow.training.shared import Shared, once
-from winnow.training.untrained import AverageOfFeatures, Averages
+from winnow.training.untrained import AverageOfFeatures, Averages, identity
 
 FROZEN_LR, FULL_LR = 1e-4, 1e-5
 
@@ -43,8 +43,8 @@ class Prepared:
         frozen: Whether the inputs are feature maps of a frozen backbone.
         ks: The ranks of R@k that the test is reported at.
         shared: What the run has in common with others beside it.
-        origin: What decides the untrained backbone's features, where they are shared: weights, crop and images.
-        averages: Those features, averaged.
+        averages: The untrained backbone's features of images, averaged; of its own, or those of all runs with its
+            weights and crop.
     """
 
     config: Config
@@ -55,7 +55,6 @@ class Prepared:
     num_classes: int
     frozen: bool
     shared: Shared | None = None
-    origin: str = ""
     ks: tuple[int, ...] = KS
     averages: Averages = field(default_factory=Averages)
 
@@ -189,27 +188,23 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
     if frozen:
         embedder.backbone.freeze()
     classes = len(splits.train.class_names)
-    if shared is not None:
-        sets = [s for s in (splits.train, splits.val, splits.test, splits.gallery) if s is not None]
-        rest = [config.data.on_error, str(config.train.eval_batch), str(device)]
-        origin = "-".join([origin, *(fingerprint(images) for images in sets), *rest])
-    return Prepared(config, embedder, train, val, test, classes, frozen, shared, origin, splits.ks, averages)
+    return Prepared(config, embedder, train, val, test, classes, frozen, shared, splits.ks, averages)
 
 
 def judge_untrained(prepared: Prepared) -> dict[str, dict[str, float]]:
     """Judge the backbone with average pooling, nothing learned, on validation and test."""
 
-    def judged(inputs: Inputs, ks: Sequence[int]) -> dict[str, float]:
-        embeddings = unit_norm(prepared.untrained_features(inputs).to(prepared.embedder.device))
-        return compare(embeddings, inputs, ks=ks, processes=launched()).metrics()
+    def judged(inputs: Inputs, ks: tuple[int, ...]) -> dict[str, float]:
+        def retrieved() -> dict[str, float]:
+            embeddings = unit_norm(prepared.untrained_features(inputs).to(prepared.embedder.device))
+            return compare(embeddings, inputs, ks=ks, processes=launched()).metrics()
 
-    def both() -> dict[str, dict[str, float]]:
-        found = {"val": judged(prepared.val, KS)}
-        if prepared.test is not None:
-            found["test"] = judged(prepared.test, prepared.ks)
-        return found
+        return once(prepared.shared, lambda: ("untrained", prepared.averages, identity(inputs), ks), retrieved)
 
-    return once(prepared.shared, lambda: ("untrained", prepared.origin), both)
+    found = {"val": judged(prepared.val, KS)}
+    if prepared.test is not None:
+        found["test"] = judged(prepared.test, prepared.ks)
+    return found
 
 
 def make_learner(prepared: Prepared) -> Learner:
@@ -218,7 +213,7 @@ def make_learner(prepared: Prepared) -> Learner:
     if prepared.config.train.start == "principal":
         directions = once(
             prepared.shared,
-            lambda: ("directions", prepared.origin),
+            lambda: ("directions", prepared.averages, identity(prepared.train)),
             lambda: principal_directions(prepared.untrained_features(prepared.train)),
         )
         embedder.head.start_along(directions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -71,6 +73,16 @@ class Averages:
             vectors[missing] = collect(model, whole, missing, batch=model.batch, processes=processes).cpu()
             made[missing] = True
         return vectors[rows]
+
+
+def identity(inputs: Inputs) -> Hashable:
+    """Return what tells inputs from those of other runs, where runs share image stores and feature maps."""
+    if isinstance(inputs, QueryGallery):
+        return identity(inputs.queries), identity(inputs.gallery)
+    if isinstance(inputs, CropInputs):
+        store, rows = _whole(inputs.store)
+        return store, rows.tobytes(), inputs.labels.tobytes()
+    return (inputs,)  # by the object, which is kept
 
 
 def _whole(store: StoredImages) -> tuple[StoredImages, NDArray[np.int64]]:
