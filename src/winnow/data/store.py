@@ -125,7 +125,7 @@ class ImageStore:
 
     def _moved(self, parts: list[Tensor], sizes: list[tuple[int, int]]) -> Ragged:
         """Pack flat images into a batch and bring it to the device."""
-        pixels = torch.cat(parts)
+        pixels = _packed(parts)
         measures = _measures(sizes)
         if self.device.type == "cuda":  # pinned memory travels without waiting for the GPU
             pixels = pixels.pin_memory()
@@ -143,10 +143,10 @@ class ImageStore:
             sizes.append((height, width))
             held += len(flat)
             if held >= _SLAB_BYTES:  # few large copies to the device, and never the whole set in RAM for it
-                slabs.append(torch.cat(pending).to(home))
+                slabs.append(_packed(pending).to(home))
                 pending, held = [], 0
         if pending:
-            slabs.append(torch.cat(pending).to(home))
+            slabs.append(_packed(pending).to(home))
         self._pixels = _joined(slabs, home)
         self._measures = _measures(sizes)
 
@@ -199,6 +199,11 @@ def _measures(sizes: list[tuple[int, int]]) -> Tensor:
     measures[1:] = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2).T
     measures[0, 1:] = (3 * measures[1] * measures[2]).cumsum(0)[:-1]
     return measures
+
+
+def _packed(parts: list[Tensor]) -> Tensor:
+    """Concatenate flat images by plain copies: torch's threads would only wait for cores that decode."""
+    return torch.from_numpy(np.concatenate([part.numpy() for part in parts]))
 
 
 def _joined(slabs: list[Tensor], home: torch.device) -> Tensor:
