@@ -46,6 +46,15 @@ def test_recompressed_images_are_like_their_originals_and_have_names_of_their_ow
     assert len({images.identity(0), good.identity(0), bad.identity(0)}) == 3
 
 
+def test_recompressed_images_can_be_shrunk_before_but_are_never_enlarged(make_folder: MakeFolder) -> None:
+    images = load_images(make_folder())
+    short = min(images.read(0).size)
+    small, same = (copies.Recompressed(images, 95, short=side) for side in (short // 2, 2 * short))
+    assert min(small.read(0).size) == short // 2
+    assert same.read(0).size == images.read(0).size
+    assert small.identity(0) != same.identity(0)
+
+
 def test_without_both_sets_it_says_which_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     copies.ORIGINAL.mkdir(parents=True)
