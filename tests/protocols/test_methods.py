@@ -87,6 +87,9 @@ def test_chapter_3_and_ccp() -> None:
     assert (later.train.eval_every, later.train.patience, later.normalise) == (25, 60, "unit")
     ablation = settings("ablation", "cub", "c2+ccp")
     assert (ablation.train.eval_every, ablation.train.patience, ablation.data.folds) == (25, 40, 3)
+    conventional = settings("conventional", "cub", "c2+ccp", chapter=3)
+    assert (conventional.train.patience, conventional.normalise, conventional.dim) == (15, "ball", 512)
+    assert settings("conventional", "cub", "c2+ccp").normalise == "unit"
     with pytest.raises(ConfigError, match="chapters 3 and 5"):
         find_protocol("fair", 4)
 

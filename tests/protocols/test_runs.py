@@ -135,6 +135,18 @@ def check_missing(task: Task) -> None:
         assert word in words
 
 
+def test_tables_of_chapter_3_have_folders_and_commands_of_their_own(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = make_folder(classes=16, images=3, size=16)
+    monkeypatch.chdir(tmp_path)
+    base = ["protocol", "conventional", str(photos), "c2+ccp", "--only-finished"]
+    for chapter, folder in ((5, "conventional"), (3, "conventional3")):
+        assert CliRunner().invoke(app, [*base, "--chapter", str(chapter)]).exit_code == 0
+        table = json.loads((tmp_path / "runs" / f"{folder}-{photos.name}-resnet50" / "table.json").read_text())
+        assert ("--chapter 3" in table["missing"][0]) == ("of chapter 3" in table["title"]) == (chapter == 3)
+
+
 def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=16, images=3, size=16)
     out = tmp_path / "out"

@@ -30,7 +30,7 @@ def protocol(
     folds: str = typer.Option(None, "--folds", metavar="1,2", help="Train only these folds."),
     runs: str = typer.Option(None, "--runs", metavar="1,2", help="Train only these runs of each."),
     backbone: str = typer.Option("resnet50", "--backbone", help="resnet50 or bn_inception."),
-    chapter: int = typer.Option(5, "--chapter", help="Of the thesis, whose fair protocol it is: 5 (GSP) or 3 (CCP)."),
+    chapter: int = typer.Option(5, "--chapter", help="Of the thesis, whose protocol it is: 5 (GSP) or 3 (CCP)."),
     engine: str = typer.Option("packed", "--engine", help="packed on this machine, or ray (needs the ray extra)."),
     at_once: int = typer.Option(None, "--at-once", min=1, help="packed: runs side by side; default 4 on a GPU."),
     gpus: float = typer.Option(None, "--gpus", min=0, help="ray: share of a GPU for each run; default 0.25 if any."),
@@ -57,7 +57,7 @@ def protocol(
     if data is not None and on.path is not None:
         raise ConfigError(f"--data {data}: the folder {on.path} is named already")
     asked = words or []
-    name = "fair3" if kind.name == "fair" and chapter == 3 else kind.name
+    name = f"{kind.name}{kind.chapter if kind.chapter == 3 else ''}"
     task = Task(
         protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
         folder=out_folder or Path("runs") / f"{name}-{on.name}-{network.name}", backbone=network, root=data,

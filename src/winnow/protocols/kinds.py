@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from winnow.errors import ConfigError, nearest
@@ -59,6 +59,7 @@ class Protocol:
         judged: Which split is reported.
         report: How runs become a row of the table.
         normalise: What is done to embeddings.
+        chapter: Of the thesis, where two have a protocol of this name.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Protocol:
     judged: Literal["test", "val"]
     report: Report
     normalise: Literal["unit", "ball"] = "unit"
+    chapter: Literal[3, 5] = 5
 
     @property
     def on_test(self) -> bool:
@@ -110,11 +112,15 @@ FAIR = Protocol(
 FAIR_3 = Protocol(
     "fair", "the fair protocol with the schedule and normalisation of the thesis' chapter 3",
     parts=4, models=4, runs=3, dim=128, every=(25, 250), patience=(60, 60), judged="test", report="ensembles",
-    normalise="ball",
+    normalise="ball", chapter=3,
 )  # fmt: skip
 CONVENTIONAL = Protocol(
     "conventional", "one model on all training classes, its weights chosen on the test classes; the best of three",
     parts=0, models=1, runs=3, dim=512, every=(25, 250), patience=(15, 10), judged="test", report="best",
+)  # fmt: skip
+CONVENTIONAL_3 = replace(
+    CONVENTIONAL, about="the conventional protocol with the normalisation of the thesis' chapter 3",
+    normalise="ball", chapter=3,
 )  # fmt: skip
 TUNING = Protocol(
     "tuning", "one model on four fifths of the training classes, judged on the last fifth; the mean of three",
@@ -126,11 +132,12 @@ ABLATION = Protocol(
     normalise="ball",
 )  # fmt: skip
 
+CHAPTER_3 = {protocol.name: protocol for protocol in (FAIR_3, CONVENTIONAL_3)}
 PROTOCOLS = {protocol.name: protocol for protocol in (FAIR, CONVENTIONAL, TUNING, ABLATION)}
 
 
 def find_protocol(name: str, chapter: int = 5) -> Protocol:
-    """Return a protocol by its name; the fair one as chapter 5 or chapter 3 of the thesis runs it.
+    """Return a protocol by its name; the fair and the conventional one as chapter 5 or 3 of the thesis runs it.
 
     Raises:
         ConfigError: for an unknown name or a chapter without such a protocol.
@@ -139,7 +146,7 @@ def find_protocol(name: str, chapter: int = 5) -> Protocol:
         raise ConfigError(f"there is no protocol '{name}'{nearest(name, PROTOCOLS)}; known: {', '.join(PROTOCOLS)}")
     if chapter not in (3, 5):
         raise ConfigError(f"--chapter {chapter}: protocols are in chapters 3 and 5")
-    return FAIR_3 if name == "fair" and chapter == 3 else PROTOCOLS[name]
+    return CHAPTER_3.get(name, PROTOCOLS[name]) if chapter == 3 else PROTOCOLS[name]
 
 
 def find_backbone(name: str) -> Backbone:

@@ -146,9 +146,8 @@ class Task:
         return commands
 
     def _command(self, method: str, models: Sequence[int], runs: Sequence[int]) -> str:
-        chapter = self.protocol.name == "fair" and self.protocol.normalise == "ball"
         options = {
-            "--chapter": "3" if chapter else None,
+            "--chapter": "3" if self.protocol.chapter == 3 else None,
             "--folds": ",".join(map(str, models)) if len(models) < self.protocol.models else None,
             "--runs": ",".join(map(str, runs)) if list(runs) != [*range(1, self.protocol.runs + 1)] else None,
             "--data": self.root,

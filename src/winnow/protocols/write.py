@@ -38,7 +38,8 @@ def write_table(task: Task, table: Table) -> list[Path]:
 
 def title(task: Task) -> str:
     """Return what the table is."""
-    return f"{task.target.title}, {task.protocol.name} protocol, {task.network}"
+    chapter = " of chapter 3" if task.protocol.chapter == 3 else ""
+    return f"{task.target.title}, {task.protocol.name} protocol{chapter}, {task.network}"
 
 
 def about(task: Task, table: Table) -> str:
