@@ -91,9 +91,9 @@ def test_root_by_sections_is_the_root(eps, masked):
         s = torch.sigmoid(tau + scores)
         q = torch.ones_like(s) if mask is None else mask.double()
         q = q / q.sum(dim=1, keepdim=True) if masses is None else masses
-        assert ((q * s).sum(dim=1, keepdim=True) - share).abs().max() < 2e-5 * max(1, eps / 1e3)
+        assert ((q * s).sum(dim=1, keepdim=True) - share).abs().max() < 1e-11
         if eps < 1e3 and prior is None:
-            assert torch.allclose(tau, selection_threshold(scores, share, mask), atol=1e-6)
+            assert torch.allclose(tau, selection_threshold(scores, share, mask), rtol=0, atol=1e-12)
 
 
 def test_float32_sections_keep_weights(monkeypatch):

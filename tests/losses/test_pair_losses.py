@@ -493,3 +493,26 @@ def test_very_many_proxies_take_no_more_than_a_few_similarity_matrices(section):
         backward(build(section), queries, labels, references.requires_grad_(), reference_labels)
     assert largest.elements <= 2.1 * len(queries) * len(references)
     assert references.grad.isfinite().all()
+
+
+def test_rounding_decides_nothing_where_a_query_and_its_reference_coincide():
+    """CCP's proxies begin as embeddings of images: the same ones in a batch differ from them by rounding, or do not."""
+    torch.manual_seed(0)
+    loss = LOSSES.build({"name": "c2"})
+    queries, labels = torch.randn(6, 8, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 2, 2])
+    queries = queries / queries.norm(dim=1, keepdim=True)
+    found = []
+    for noise in (0.0, 1e-15, 1e-8):
+        q = (queries + noise * torch.randn_like(queries)).requires_grad_()
+        value = loss(q, labels, queries, labels)
+        (gradient,) = torch.autograd.grad(value, q)
+        found.append((value.detach(), gradient))
+    for value, gradient in found[1:]:
+        assert torch.allclose(value, found[0][0], rtol=1e-6)
+        assert torch.allclose(gradient, found[0][1], atol=1e-6)
+    distances = torch.cdist(queries, queries)
+    positive = (labels[:, None] == labels) & ~torch.eye(6, dtype=torch.bool)
+    negative = labels[:, None] != labels
+    push = (0.5 - distances[negative]).relu()
+    expected = distances[positive].mean() + push.sum() / (push > 0).sum().clamp(min=1)
+    assert torch.allclose(found[0][0], expected)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_POINTS, _ROUNDS = 32, 7  # 31^7 = 3e10: a bracket of 1e4 ends below float32's last digit
+_POINTS = 32
+_ROUNDS, _ROUNDS_IN_DOUBLE = 7, 13  # 31^7 = 3e10, 31^13 = 2e19: a bracket of 1e4 ends at the last digit
 
 
 def is_exporting() -> bool:
@@ -28,7 +29,7 @@ def threshold_by_sections(scores: Tensor, share: Tensor, mask: Tensor | None, pr
     highest = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
     low, high = logit - highest.amax(dim=1, keepdim=True), logit - lowest.amin(dim=1, keepdim=True)
     steps = torch.linspace(0, 1, _POINTS, dtype=scores.dtype, device=scores.device)
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS_IN_DOUBLE if scores.dtype == torch.float64 else _ROUNDS):
         points = low + (high - low) * steps
         kept = (masses[:, :, None] * torch.sigmoid(points[:, None] + scores[:, :, None])).sum(dim=1)
         low = torch.where(kept <= share, points, low).amax(dim=1, keepdim=True)

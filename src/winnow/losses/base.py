@@ -70,6 +70,12 @@ class PairLoss(nn.Module):
             return self.compare(pairs if self.mining is None else self.mining(pairs))
 
 
+SATISFIED = 1e-5
+"""Terms up to this are zero but for rounding, such as the distance of an embedding from itself computed twice."""
+
+
 def mean_nonzero(terms: Tensor) -> Tensor:
     """Average the terms that are above zero: the others are pairs already satisfied."""
-    return terms.sum() / (terms > 0).sum().clamp(min=1)
+    # Else rounding would decide how many pairs share the loss, and in which direction equal embeddings are moved.
+    counted = terms > SATISFIED
+    return (terms * counted).sum() / counted.sum().clamp(min=1)
