@@ -53,7 +53,8 @@ class C2(PairLoss):
 
     $$L = \operatorname{mean}_{+} [d_{qr} - m_+]_+ + \operatorname{mean}_{-} [m_- - d_{qr}]_+$$
 
-    over positive and negative pairs, each mean taken over the pairs whose term is above zero by more than rounding (1e-5).
+    over positive and negative pairs, each mean taken over the pairs whose term is above zero, by more than rounding
+    (1e-5).
 
     When to use it: as a simple and strong baseline, the documents' own, for GSP and for CCP alike. Its margins are
     distances between unit vectors and want tuning for each data set; the presets are a start.
