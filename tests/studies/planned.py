@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from winnow.studies.base import Task
 from winnow.studies.methods import Comparison, Method
 from winnow.training import Config
 from winnow.training.learner import check_objective, check_parts
@@ -14,7 +15,7 @@ def planned(compared: Comparison, folder: Path) -> Iterator[tuple[Method, Config
     """Yield every method with the config of its first run, which can be built and has a folder of its own."""
     folders = set()
     for method in compared.methods:
-        run = compared.plan(method, compared.seeds[0], folder)
+        run = compared.plan(method, compared.seeds[0], Task(True, runs=folder))
         check_objective(run.config)
         check_parts(run.config)
         folders.add(run.folder.path)

@@ -47,7 +47,7 @@ def test_parts_share_no_classes() -> None:
 
 def test_every_pooling_takes_part_with_both_losses_and_backbones(tmp_path: Path) -> None:
     compared = collage.comparison(FULL, tmp_path, None)
-    planned = [compared.plan(method, 0, tmp_path).config for method in compared.methods]
+    planned = [compared.plan(method, 0, Task(True, runs=tmp_path)).config for method in compared.methods]
     for config in planned:
         check_parts(config)
         check_objective(config)
@@ -61,7 +61,11 @@ def test_every_pooling_takes_part_with_both_losses_and_backbones(tmp_path: Path)
     gsp = planned[1]
     assert [gsp.pooling[key] for key in ("name", "prototypes", "mu", "eps")] == ["gsp", 64, 0.2, 10.0]
     assert {config.zsr.weight for config in planned} == {0.0, 0.5}
-    names = [compared.plan(method, seed, tmp_path).folder.path for method in compared.methods for seed in FULL.seeds]
+    names = [
+        compared.plan(method, seed, Task(True, runs=tmp_path)).folder.path
+        for method in compared.methods
+        for seed in FULL.seeds
+    ]
     assert len(set(names)) == len(names) == 4 * len(collage.METHODS) * len(FULL.seeds)
     # What a short sitting trains: the backbone that has seen no test class, and the pooling in question.
     first = [method.name for method in compared.methods[:4]]

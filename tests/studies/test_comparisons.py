@@ -14,6 +14,7 @@ from winnow.errors import ConfigError
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
 from winnow.studies import STUDIES, losses
+from winnow.studies.base import Task
 from winnow.studies.cub_losses import comparison as cub_comparison
 from winnow.studies.cub_poolings import comparison as cub_poolings
 from winnow.studies.methods import Comparison, Method
@@ -41,11 +42,11 @@ def test_runs_are_trained_once_and_a_broken_comparison_goes_on(make_folder: Make
     compared = small(make_folder(), gap, gsp)
     told: list[str] = []
     half = Comparison([gap], [0], compared.words)
-    half.train(tmp_path / "runs", note=told.append)
+    half.train(Task(True, runs=tmp_path / "runs", note=told.append))
     (done,) = (tmp_path / "runs").glob("*/result.json")
     stamp = done.stat().st_mtime_ns
 
-    found = compared.train(tmp_path / "runs", only_finished=True)
+    found = compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
     assert {name: len(runs) for name, runs in found.items()} == {"GAP!": 1, "GSP": 0}
     rows = compared.rows(found, "winnow study x")
     assert rows[1]["MAP@R"] is None
@@ -53,7 +54,7 @@ def test_runs_are_trained_once_and_a_broken_comparison_goes_on(make_folder: Make
     assert math.isclose(rows[0]["MAP@R"], 100 * found["GAP!"][0]["metrics"]["test"]["MAP@R"], abs_tol=0.01)
     assert rows[0]["MAP@R sd"] is None
 
-    found = compared.train(tmp_path / "runs", note=told.append)
+    found = compared.train(Task(True, runs=tmp_path / "runs", note=told.append))
     assert done.stat().st_mtime_ns == stamp, "a finished run is read, not trained again"
     assert len(told) == 1 + 4
     rows = compared.rows(found, "winnow study x")
@@ -70,15 +71,17 @@ def test_runs_are_trained_once_and_a_broken_comparison_goes_on(make_folder: Make
 
 def test_a_changed_setting_is_noticed(make_folder: MakeFolder, tmp_path: Path) -> None:
     folder = make_folder()
-    small(folder, Method("a", ["pooling=gap"]), seeds=(0,)).train(tmp_path)
+    small(folder, Method("a", ["pooling=gap"]), seeds=(0,)).train(Task(True, runs=tmp_path))
     with pytest.raises(ConfigError, match=r"made with another train\.lr"):
-        small(folder, Method("a", ["pooling=gap", "train.lr=0.5"]), seeds=(0,)).train(tmp_path)
+        small(folder, Method("a", ["pooling=gap", "train.lr=0.5"]), seeds=(0,)).train(Task(True, runs=tmp_path))
 
 
 def test_a_failing_run_is_told_and_left_out(make_folder: MakeFolder, tmp_path: Path) -> None:
     told: list[str] = []
     bad = Method("bad", ["pooling=gap", "augment.transform=nothing:here", "backbone.train=full"])
-    found = small(make_folder(), bad, Method("good", ["pooling=gap"]), seeds=(0,)).train(tmp_path, note=told.append)
+    found = small(make_folder(), bad, Method("good", ["pooling=gap"]), seeds=(0,)).train(
+        Task(True, runs=tmp_path, note=told.append)
+    )
     assert found["bad"] == []
     assert len(found["good"]) == 1
     assert any("nothing:here" in text for text in told)
@@ -87,7 +90,7 @@ def test_a_failing_run_is_told_and_left_out(make_folder: MakeFolder, tmp_path: P
 @pytest.mark.parametrize("small_size", [True, False])
 def test_every_registered_loss_takes_part(small_size: bool, tmp_path: Path) -> None:
     compared = losses.comparison(small_size)
-    names = [compared.plan(method, 0, tmp_path).config.loss["name"] for method in compared.methods]
+    names = [compared.plan(method, 0, Task(True, runs=tmp_path)).config.loss["name"] for method in compared.methods]
     assert set(names) == set(LOSSES)
     assert len(names) == 2 * len(set(names))
 
@@ -95,7 +98,7 @@ def test_every_registered_loss_takes_part(small_size: bool, tmp_path: Path) -> N
 def test_the_methods_on_cub_are_what_their_names_say(tmp_path: Path) -> None:
     compared = cub_comparison(small=False)
     for method in compared.methods:
-        config = compared.plan(method, 0, tmp_path).config
+        config = compared.plan(method, 0, Task(True, runs=tmp_path)).config
         check_parts(config)
         check_objective(config)
         assert (config.references["name"] == "ccp") == ("CCP" in method.name)
@@ -108,7 +111,7 @@ def test_the_methods_on_cub_are_what_their_names_say(tmp_path: Path) -> None:
 
 def test_every_pooling_is_compared_on_cub(tmp_path: Path) -> None:
     compared = cub_poolings(small=False)
-    configs = {method.name: compared.plan(method, 0, tmp_path).config for method in compared.methods}
+    configs = {method.name: compared.plan(method, 0, Task(True, runs=tmp_path)).config for method in compared.methods}
     for config in configs.values():
         check_parts(config)
         check_objective(config)

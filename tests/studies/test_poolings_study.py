@@ -4,13 +4,16 @@ import pytest
 
 from winnow.pooling import POOLINGS
 from winnow.studies import poolings
+from winnow.studies.base import Task
 from winnow.training.learner import check_objective, check_parts
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
 def test_every_registered_pooling_takes_part_with_both_losses(small, tmp_path):
     compared = poolings.comparison(small)
-    planned = [compared.plan(method, seed, tmp_path) for method in compared.methods for seed in compared.seeds]
+    planned = [
+        compared.plan(method, seed, Task(True, runs=tmp_path)) for method in compared.methods for seed in compared.seeds
+    ]
     for run in planned:
         check_objective(run.config)
         check_parts(run.config)
@@ -25,7 +28,7 @@ def test_vectors_of_parts_are_those_the_names_say(tmp_path):
     compared = poolings.comparison(small=False)
     shapes = {}
     for method in compared.methods:
-        config = compared.plan(method, 0, tmp_path).config
+        config = compared.plan(method, 0, Task(True, runs=tmp_path)).config
         local = POOLINGS[config.pooling["name"]].local_width(config.dim, config.pooling)
         shapes[method.name.split(",")[0]] = f"{config.dim // local}x{local}"
     for name in ("OTP 8x16", "NetVLAD 8x16", "OTP 64x128", "NetVLAD 64x128"):

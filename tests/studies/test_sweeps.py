@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tests.conftest import TINY, MakeFolder
 from tests.studies.planned import planned
+from winnow.cli.main import app
+from winnow.errors import ConfigError
 from winnow.studies import STUDIES, Task, components, learned, m_eps, mu, prototypes, screening, sweeps
+from winnow.studies.base import takes_settings
 from winnow.studies.methods import Comparison, Method
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -35,6 +40,39 @@ def test_every_planned_run_has_the_settings_its_name_says(name: str, small: bool
                 assert known[key] == float(value)
             assert pooling.get("learn_mu", False) == ("mu learned" in method.name or "both learned" in method.name)
     assert (compared.file is None) == small
+
+
+def test_settings_go_before_those_of_a_study_and_are_told(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder()
+
+    def tiny(methods, small, **_):
+        base = [word for word in TINY if not word.startswith("pooling")]
+        return Comparison(methods[:2], (0,), [f"data={folder}", *base, "train.device=cpu", "train.steps=2"])
+
+    monkeypatch.setattr(SWEEPS["mu"], "compare", tiny)
+    asked = ["mu", "-o", str(tmp_path), "train.steps=3", "train.lr=0.001"]
+    said = CliRunner().invoke(app, ["study", *asked, "--only-finished"])
+    assert said.exit_code == 0, said.output
+    assert "`winnow study mu train.steps=3 train.lr=0.001 --small` trains the others" in " ".join(said.output.split())
+    assert CliRunner().invoke(app, ["study", *asked]).exit_code == 0
+    written = json.loads((tmp_path / "mu.json").read_text())
+    assert "Settings other than the study's: `train.steps=3`, `train.lr=0.001`." in written["text"]
+    assert written["settings"]["asked"] == ["train.steps=3", "train.lr=0.001"]
+    assert {run["steps"] for run in written["runs"]} == {3}
+    assert {run["config"]["train"]["lr"] for run in written["runs"]} == {0.001}
+    with pytest.raises(ConfigError, match=r"made with another train\.steps"):
+        CliRunner().invoke(app, ["study", "mu", "-o", str(tmp_path)], catch_exceptions=False)
+
+
+def test_settings_are_refused_where_there_are_no_runs_to_take_them() -> None:
+    for words, told in ((["summary", "train.lr=1"], "summary takes no settings"), (["all", "train.lr=1"], "one study")):
+        with pytest.raises(ConfigError, match=told):
+            CliRunner().invoke(app, ["study", *words], catch_exceptions=False)
+    trained = {name for name, study in STUDIES.items() if takes_settings(study)}
+    assert trained >= {*SWEEPS, "zero-shot", "collage", "ccp-pool", "centres"}
+    assert not trained & {"summary", "toy-map", "tokens", "iterations", "average-pooling"}
 
 
 @pytest.mark.parametrize("name", ["mu", "m-eps", "components", "prototypes", "learned"])

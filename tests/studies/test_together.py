@@ -78,5 +78,5 @@ def test_the_list_tells_costs() -> None:
 def test_missing_data_is_told_once(tmp_path: Path) -> None:
     compared = Comparison([Method("GAP", ["pooling=gap"])], (0, 1), ["data=no/such/folder"])
     with pytest.raises(DataError, match="no/such/folder"):
-        compared.train(tmp_path)
-    assert compared.train(tmp_path, only_finished=True) == {"GAP": []}
+        compared.train(Task(True, runs=tmp_path))
+    assert compared.train(Task(True, runs=tmp_path, only_finished=True)) == {"GAP": []}

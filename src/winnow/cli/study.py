@@ -13,16 +13,22 @@ ALL = "all"
 
 def study(
     name: str = typer.Argument(None, metavar="[NAME]", help="Which study, or all of them; --list names them."),
+    words: list[str] = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Settings of all its runs, in place of the study's own."
+    ),
     out_folder: Path = typer.Option(Path("studies"), "-o", "--out", help="Folder for the table, figure and settings."),
     small: bool = typer.Option(True, "--small/--full", help="Minutes on two CPU cores, or the documents' sizes."),
     data: Path = typer.Option(None, "--data", help="Folder of the study's data; default where it usually is."),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; show what there is."),
     listed: bool = typer.Option(False, "--list", help="Name the studies, what they are and what they cost."),
 ) -> None:
-    """Run one of the documents' studies: it writes a table, a figure, its settings and a paragraph."""
+    """Run one of the documents' studies: it writes a table, a figure, its settings and a paragraph.
+
+    Runs that are finished are kept, and those of other settings are refused: give these another folder (-o).
+    """
     from winnow.cli.console import err, out, say
     from winnow.studies import STUDIES, Task, write_findings
-    from winnow.studies.base import cost
+    from winnow.studies.base import cost, takes_settings, telling_settings
     from winnow.studies.together import run_studies, summary
     from winnow.training.provenance import provenance
     from winnow.training.shared import Shared
@@ -35,8 +41,11 @@ def study(
         known = ", ".join([*STUDIES, ALL])
         asked = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
         raise ConfigError(f"{asked}; known: {known}")
-    if name == ALL and data is not None:
-        raise ConfigError("--data is for one study: name it, or leave --data out")
+    if name == ALL and (data is not None or words):
+        raise ConfigError("--data and settings are for one study: name it, or leave them out")
+    if words and not takes_settings(STUDIES[name]):
+        able = ", ".join(each for each, function in STUDIES.items() if takes_settings(function))
+        raise ConfigError(f"the study {name} takes no settings such as {words[0]}; these do: {able}")
 
     def note(text: str) -> None:
         err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -46,7 +55,7 @@ def study(
     provenance()  # asks for the commit now: another may be made before a long study has ended
 
     def task(each: str) -> Task:
-        return Task(small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared)
+        return Task(small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared, words or ())
 
     if name == ALL:
         ended = []
@@ -55,7 +64,7 @@ def study(
             ended.append(one)
         say(summary(ended))
         raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
-    findings = STUDIES[name](task(name))
+    findings = telling_settings(STUDIES[name](task(name)), words or ())
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
         say(f"wrote {path}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ class Task:
         only_finished: Train nothing more; make the table of what is there.
         note: Told how it goes.
         shared: What its runs have in common with those of other studies, such as features of the embedded set.
+        words: Settings of all its runs that go before its own, as in `train.precision=bf16-mixed`.
     """
 
     small: bool
@@ -40,10 +42,11 @@ class Task:
     only_finished: bool = False
     note: Callable[[str], None] = lambda text: None
     shared: Shared = field(default_factory=Shared)
+    words: Sequence[str] = ()
 
     def command(self, name: str) -> str:
-        """Return what runs a study in this size."""
-        return f"winnow study {name} {'--small' if self.small else '--full'}"
+        """Return what runs a study in this size, with these settings."""
+        return shlex.join(["winnow", "study", name, *self.words, "--small" if self.small else "--full"])
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,32 @@ Study = Callable[[Task], Findings]
 """The first line of its docstring says what it is, one that begins with `Cost:` how long it takes."""
 
 
+_WITH_RUNS: set[Study] = set()
+
+
+def with_runs(study: Study) -> Study:
+    """Mark a study whose training runs take settings."""
+    _WITH_RUNS.add(study)
+    return study
+
+
+def takes_settings(study: Study) -> bool:
+    """Return whether a study trains runs that take settings."""
+    return study in _WITH_RUNS
+
+
 def cost(study: Study) -> str:
     """Return how long a study takes, as its docstring says; empty where it does not."""
     lines = [line.strip() for line in (study.__doc__ or "").splitlines()]
     return next((line.removeprefix("Cost: ") for line in lines if line.startswith("Cost: ")), "")
+
+
+def telling_settings(findings: Findings, words: Sequence[str]) -> Findings:
+    """Return findings that also say which settings were asked for in place of the study's own."""
+    if not words:
+        return findings
+    told = f" Settings other than the study's: {', '.join(f'`{word}`' for word in words)}."
+    return replace(findings, text=findings.text + told, settings={**findings.settings, "asked": list(words)})
 
 
 def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from winnow.functional import greedy_k_centre, pairwise_distance
 from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.ccp_sweeps import LOSSES, NEVER, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, verdict
@@ -33,6 +33,7 @@ def comparison(task: Task) -> Comparison:
     return compare([Method(name, [*own, *extra], name) for name, extra in words.items()], task)
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Unseen classes in the plane (t-SNE), their covering radii and distances: C2, one problem, CCP (Fig. 3.3).
 
@@ -42,7 +43,7 @@ def study(task: Task) -> Findings:
     found = train(compared, task)
     kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for method in compared.methods:
-        folders = [compared.plan(method, seed, task.runs).folder for seed in compared.seeds]
+        folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
         kept[method.name] = [one.read_embeddings() for one in folders if one.is_finished]
     rows = compared.rows(found, task.command("ccp-geometry"))
     for row in rows:

@@ -61,4 +61,4 @@ def train(compared: Comparison, task: Task) -> dict[str, list[dict[str, Any]]]:
     """Train what is not trained yet, on images that are made where they are not there; return the results."""
     if task.small and not task.only_finished:
         single_emoji.make_single_emoji(images_of(task))
-    return compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    return compared.train(task)

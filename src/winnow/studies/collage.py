@@ -12,7 +12,7 @@ import torch
 from winnow.data.sets import DATASETS
 from winnow.data.sets.cifar100 import CLASSES
 from winnow.data.sets.cifar_collage import CifarCollage
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.collage_pictures import draw, save_heat_maps
 from winnow.studies.collage_report import table, told
 from winnow.studies.made_cifar import make_cifar
@@ -125,6 +125,7 @@ def pretrain_both(size: Size, folder: Path, root: Path | None, task: Task) -> No
         pretrain(target, cifar.train.of_classes(labels), cifar.test.of_classes(labels), size.recipe, note=task.note)
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Every pooling on Cifar Collage with C2 and Proxy-NCA++, and what they look at (Fig. 5.5 and 5.12a).
 
@@ -143,10 +144,7 @@ def run(task: Task, size: Size) -> Findings:
     if not task.only_finished:
         pretrain_both(size, task.runs, root, task)
     compared = comparison(size, task.runs, root)
-    found = compared.train(
-        task.runs, at_once=AT_ONCE if torch.cuda.is_available() else None, only_finished=task.only_finished,
-        note=task.note, shared=task.shared,
-    )  # fmt: skip
+    found = compared.train(task, at_once=AT_ONCE if torch.cuda.is_available() else None)
     records_of = {name: read_record(path) for name, path in weights_of(task.runs).items()}
     by_place = {(seen, loss): {name: found[f"{name}, {loss}, {seen}"] for name in size.methods}
                 for seen in weights_of(task.runs) for loss in LOSSES}  # fmt: skip
@@ -179,7 +177,7 @@ def _heat_maps(task: Task, compared: Comparison) -> None:
     for method in compared.methods:
         name = method.name.removesuffix(f", C2, {TRAINING}")
         if name in SHOWN:
-            run = compared.plan(method, compared.seeds[0], task.runs)
+            run = compared.plan(method, compared.seeds[0], task)
             if run.folder.is_finished and run.folder.model_folder.is_dir():
                 models[name], config = run.folder.model_folder, run.config
     if config is None or not Path(config.data.root or DATASETS[config.data.path].default_root).is_dir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import compare, gsp, losses, where
@@ -27,13 +27,14 @@ def comparison(small: bool) -> Comparison:
                    small, seeds=3)  # fmt: skip
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """C2 with average pooling, with GSP, with the zero-shot regularisation alone, and with both (Table 5.3).
 
     Cost: 1 minute (12 runs); in full 12 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     figure = compared.figure(found, "C2 with each component")
     text = f"{where(task.small)}, C2. {told(scores(found), deviation(found))}"
     rows = compared.rows(found, task.command("components"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, findings
 
@@ -63,13 +63,14 @@ def _idle(found: Found) -> str:
     return told + "that run is C2's." if early else ""
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Losses, CCP, memory and centre regularisation on one fold of CUB-200-2011 (needs the images, and a GPU).
 
     Cost: CUB-200-2011 and a GPU; in full 33 runs of 1 to 4 minutes on an H200.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     text = (
         f"{SHORT if task.small else ''}First fold of the fair protocol: classes 1-75 train, 76-100 choose the weights, "
         "101-200 test; ResNet-50 v1, "

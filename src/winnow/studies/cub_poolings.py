@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.cub_losses import C2, CONFIG, SHORT, TITLE
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores
@@ -34,13 +34,14 @@ def comparison(small: bool) -> Comparison:
     )
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Every pooling on one fold of CUB-200-2011, fine-tuned with C2 (Fig. 5.12b; needs the images, and a GPU).
 
     Cost: CUB-200-2011 and a GPU; in full 23 runs of half a minute on an H200.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     standing = "" if task.small else _standing(scores(found))
     text = (
         f"{SHORT if task.small else ''}First fold of the fair protocol: classes 1-75 train, 76-100 choose the weights, "

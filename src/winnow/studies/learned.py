@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.models.weights import read_state
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores
 from winnow.studies.sweeps import compare, gsp, losses, where
@@ -37,16 +37,17 @@ def comparison(small: bool) -> Comparison:
     return compare(methods, small)
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """GSP whose mu, eps or both are learned, beside fixed ones, from good and from the documents' values (new).
 
     Cost: 1 minute (8 runs); in full 12 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     rows = compared.rows(found, task.command("learned"))
     for row, method in zip(rows, compared.methods, strict=True):
-        folders = [compared.plan(method, seed, task.runs).folder for seed in compared.seeds]
+        folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
         ends = [ended(read_state(each.model_folder / "model.safetensors"), *method.facts["start"])
                 for each in folders if each.is_finished]  # fmt: skip
         row.pop("start")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from winnow.losses import LOSSES
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 
@@ -30,13 +30,14 @@ def comparison(small: bool) -> Comparison:
     return Comparison(methods, seeds=(0,) if small else (0, 1, 2), words=words)
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Every loss on the embedded set, with average pooling and with GSP + ZSR: same budget, same seeds.
 
     Cost: 2 minutes; in full 1 hour.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     rows = compared.rows(found, task.command("losses"))
     better = [
         name for name in LOSSES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.sweeps import compare, deviations, grids, gsp, losses, where
@@ -31,13 +31,14 @@ def name_of(m: int, eps: float, loss: str) -> str:
     return f"m {m}, eps {eps:g}, {loss}"
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """The number of prototypes m and the sharpness eps of GSP on a grid, with C2 and Proxy-NCA++ (Fig. 5.10).
 
     Cost: 2 minutes (18 runs); in full 126 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     reached = scores(found)
     values: dict[str, dict[tuple[float, float], float]] = {loss: {} for loss in losses(task.small)}
     for method in compared.methods:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.studies.base import Task
 from winnow.studies.outcomes import Found, percent, without_empty
 from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, check_same
-from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,34 +53,22 @@ class Comparison:
     words: Sequence[str] = ()
     file: str | None = None
 
-    def train(
-        self,
-        folder: Path,
-        *,
-        at_once: int | None = None,
-        only_finished: bool = False,
-        note: Callable[[str], None] = lambda text: None,
-        shared: Shared | None = None,
-    ) -> dict[str, list[dict[str, Any]]]:
+    def train(self, task: Task, *, at_once: int | None = None) -> dict[str, list[dict[str, Any]]]:
         """Train what is not trained yet; return the finished runs' results by the name of their method.
 
         Args:
-            folder: Of the runs. Those that are finished there are read, those that were begun are resumed.
+            task: Has the folder of the runs: those that are finished there are read, those that were begun are resumed.
             at_once: Runs side by side.
-            only_finished: Train nothing, and read what there is.
-            note: Told of every run that ends.
-            shared: What the runs have in common with others; default with each other only.
 
         Raises:
             ConfigError: for a run that was made with other settings.
             DataError: where runs are to be trained on a folder that is not there.
         """
-        plan = [(method.name, self.plan(method, seed, folder)) for seed in self.seeds for method in self.methods]
-        if not only_finished:
-            _check_data([run for _, run in plan])
-            run_pack(
-                [run for _, run in plan], at_once=at_once, ended=lambda outcome: note(_told(outcome)), shared=shared
-            )
+        plan = [(method.name, self.plan(method, seed, task)) for seed in self.seeds for method in self.methods]
+        if not task.only_finished:
+            runs = [run for _, run in plan]
+            _check_data(runs)
+            run_pack(runs, at_once=at_once, ended=lambda outcome: task.note(_told(outcome)), shared=task.shared)
         found: dict[str, list[dict[str, Any]]] = {method.name: [] for method in self.methods}
         for name, run in plan:
             result = run.folder.read_result()
@@ -88,10 +76,10 @@ class Comparison:
                 found[name].append(result)
         return found
 
-    def plan(self, method: Method, seed: int, folder: Path) -> Planned:
-        """Return one run."""
-        config = load_config(self.file, [*self.words, *method.words, f"seed={seed}"])
-        place = RunFolder(folder / f"{_plain(method.name)}-seed{seed}")
+    def plan(self, method: Method, seed: int, task: Task) -> Planned:
+        """Return one run; what the task asks for goes before what the method and the comparison say."""
+        config = load_config(self.file, [*self.words, *method.words, *task.words, f"seed={seed}"])
+        place = RunFolder(task.runs / f"{_plain(method.name)}-seed{seed}")
         if place.config_file.is_file():
             check_same(config, place)
         return Planned({"method": method.name, "seed": str(seed)}, config, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import compare, curves, gsp, losses, where
@@ -28,13 +28,14 @@ def name_of(mu: float) -> str:
     return f"mu {mu:g}"
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """The share mu that GSP keeps, from small to large, beside average pooling (Fig. 5.8).
 
     Cost: 1 minute (8 runs); in full 30 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     values = {float(method.facts["mu"]): method.name for method in compared.methods if "mu" in method.facts}
     figure = curves(found, {"GSP + ZSR": values}, {"GSP + ZSR": "GAP"}, label="mu", title="C2")
     by_mu = {mu: scores(found)[name] for mu, name in values.items() if found[name]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 
@@ -75,13 +75,14 @@ def comparison(small: bool) -> Comparison:
     )  # fmt: skip
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Every pooling on the embedded set, with C2 and Proxy-NCA++: same budget, same seeds (Fig. 5.12 in small).
 
     Cost: 3 minutes (42 runs); in full 1 hour.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     rows = compared.rows(found, task.command("poolings"))
     parts = [
         "Every pooling on the embedded emoji set, whose pictures hold three of clutter for one that counts: a "

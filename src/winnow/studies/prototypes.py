@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.sweeps import compare, curves, deviations, gsp, losses, where
@@ -25,13 +25,14 @@ def comparison(small: bool) -> Comparison:
     return compare(methods, small)
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """The number of prototypes, from few to many, with C2 and Proxy-NCA++ (Fig. 5.11).
 
     Cost: 1 minute (10 runs); in full 42 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     reached = scores(found)
     lines: dict[str, dict[float, str]] = {loss: {} for loss in losses(task.small)}
     for method in compared.methods:

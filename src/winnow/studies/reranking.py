@@ -10,7 +10,7 @@ from torch import Tensor
 
 from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
 from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 from winnow.studies.sweeps import compare, gsp, losses, where
@@ -32,17 +32,18 @@ def comparison(small: bool) -> Comparison:
     return compare([Method("GAP", ["pooling=gap", *own]), Method("GSP", [*better, *own])], small, seeds=3, steps=600)
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Query expansion and k-reciprocal re-ranking of the neighbours that GAP and GSP find (new).
 
     Cost: 2 minutes (6 runs); in full 6 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     measured: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for method in compared.methods:
         for seed in compared.seeds:
-            folder = compared.plan(method, seed, task.runs).folder
+            folder = compared.plan(method, seed, task).folder
             if folder.is_finished:
                 for look in LOOKS:
                     task.note(f"{method.name}, seed {seed}: {look}")

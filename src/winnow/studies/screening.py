@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.sweeps import compare, deviations, gsp, losses, where
@@ -60,13 +60,14 @@ def main_effects(results: Mapping[Setting, float]) -> dict[str, float]:
     return effects
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """A screening of m, mu, eps and the weight of ZSR, two levels each, with C2 and Proxy-NCA++ (Table 5.4).
 
     Cost: 2 minutes (18 runs); in full 54 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task.small)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     reached = scores(found)
     ours, theirs = {}, {}
     for loss in losses(task.small):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
@@ -57,6 +57,7 @@ def folder_of(task: Task) -> Path:
     return task.data or task.runs / "cifar100"
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """GSP on a vision transformer's tokens, beside its class token, their mean and GeM (new).
 
@@ -65,7 +66,7 @@ def study(task: Task) -> Findings:
     if task.small and task.data is None and not task.only_finished:
         make_cifar(folder_of(task), train=MADE[0], test=MADE[1])
     compared = comparison(task)
-    found = compared.train(task.runs, only_finished=task.only_finished, note=task.note, shared=task.shared)
+    found = compared.train(task)
     where = (
         "A transformer of 64 channels trained from nothing on collages of "
         + ("made-up pictures" if task.data is None else task.data.name)

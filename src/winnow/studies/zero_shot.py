@@ -16,7 +16,7 @@ from winnow.models.embedder import grid_shape
 from winnow.models.weights import read_state
 from winnow.pooling import GSP
 from winnow.report.style import save
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
@@ -119,6 +119,7 @@ def look(run: Planned, splits: Splits, shared: Shared) -> Seen:
     )
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Zero-shot prediction by 8 prototypes with and without ZSR: class histograms, 1000 class splits (Fig. 5.6).
 
@@ -128,10 +129,7 @@ def study(task: Task) -> Findings:
         DATASETS["cifar10"].load(task.data)  # said once where it is not there, and not by every run
     begun = starts(task)
     compared, pairs = comparison(task, begun)
-    found = compared.train(
-        task.runs, at_once=AT_ONCE if torch.cuda.is_available() else None, only_finished=task.only_finished,
-        note=task.note, shared=task.shared,
-    )  # fmt: skip
+    found = compared.train(task, at_once=AT_ONCE if torch.cuda.is_available() else None)
     seen: dict[str, list[Seen]] = {method.name: [] for method in compared.methods}
     accuracies: dict[str, list[dict[str, Tensor]]] = {method.name: [] for method in compared.methods}
     early = 0
@@ -140,7 +138,7 @@ def study(task: Task) -> Findings:
             if not result["prototypes_ready"]:
                 early += 1
                 continue
-            run = compared.plan(method, result["config"]["seed"], task.runs)
+            run = compared.plan(method, result["config"]["seed"], task)
             one = look(run, load_data(run.config, task.shared), task.shared)
             fit, others = draw_splits(len(one.attributes), SPLITS, torch.Generator().manual_seed(0))
             seen[method.name].append(one)
