@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -67,12 +68,38 @@ def test_settings_go_before_those_of_a_study_and_are_told(
 
 
 def test_settings_are_refused_where_there_are_no_runs_to_take_them() -> None:
-    for words, told in ((["summary", "train.lr=1"], "summary takes no settings"), (["all", "train.lr=1"], "one study")):
+    refused = {
+        ("summary", "train.lr=1"): "summary has no runs that take train.lr=1",
+        ("all", "train.lr=1"): "one study",
+        ("tokens", "--seeds", "0"): "has no runs that take --seeds",
+        ("mu", "--seeds", "a"): "numbers such as",
+    }
+    for words, told in refused.items():
         with pytest.raises(ConfigError, match=told):
             CliRunner().invoke(app, ["study", *words], catch_exceptions=False)
     trained = {name for name, study in STUDIES.items() if takes_settings(study)}
     assert trained >= {*SWEEPS, "zero-shot", "collage", "ccp-pool", "centres"}
     assert not trained & {"summary", "toy-map", "tokens", "iterations", "average-pooling"}
+
+
+def test_some_methods_and_seeds_are_trained_now_and_the_others_listed(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "train.steps=2"]
+    compared = Comparison([Method("m 4, C2", []), Method("m 8, C2", []), Method("GAP", ["pooling=gap"])], (0, 1), words)
+    task = Task(True, runs=tmp_path, methods=["m 8*", "GAP"], seeds=[1])
+    found = compared.train(task)
+    assert {name: [run["config"]["seed"] for run in runs] for name, runs in found.items()} == {
+        "m 4, C2": [], "m 8, C2": [1], "GAP": [1],
+    }  # fmt: skip
+    assert [row["missing"] for row in compared.rows(found, "again")] == [
+        "seeds 0, 1: `again`",
+        *["seeds 0: `again`"] * 2,
+    ]
+    with pytest.raises(
+        ConfigError, match=r"no method is called so \(did you mean 'm 8, C2'\?\); there are: m 4, C2; m 8"
+    ):
+        compared.train(replace(task, methods=["m 9, C2"]))
+    with pytest.raises(ConfigError, match="has the seeds 0, 1"):
+        compared.train(replace(task, seeds=[2]))
 
 
 @pytest.mark.parametrize("name", ["mu", "m-eps", "components", "prototypes", "learned"])

@@ -61,7 +61,7 @@ def protocol(
     task = Task(
         protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
         folder=out_folder or Path("runs") / f"{name}-{on.name}-{network.name}", backbone=network, root=data,
-        words=[w for w in asked if "=" in w], models=_numbers("--folds", folds), runs=_numbers("--runs", runs),
+        words=[w for w in asked if "=" in w], models=numbers("--folds", folds), runs=numbers("--runs", runs),
         note=note,
     )  # fmt: skip
     trials = task.trials()
@@ -120,13 +120,14 @@ def _told(outcome: Outcome) -> str:
     return f"{outcome.run.name}: {split} MAP@R {100 * metrics[split]['MAP@R']:.2f}, {best}"
 
 
-def _numbers(option: str, text: str | None) -> list[int] | None:
+def numbers(option: str, text: str | None) -> list[int] | None:
+    """Read an option that lists numbers; None where it was not given."""
     if text is None:
         return None
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{option} {text}: write numbers from 1, such as 1,2") from None
+        raise ConfigError(f"{option} {text}: write numbers such as 1,2") from None
 
 
 def _list(say: Callable[[str], None]) -> None:

@@ -19,6 +19,10 @@ def study(
     out_folder: Path = typer.Option(Path("studies"), "-o", "--out", help="Folder for the table, figure and settings."),
     small: bool = typer.Option(True, "--small/--full", help="Minutes on two CPU cores, or the documents' sizes."),
     data: Path = typer.Option(None, "--data", help="Folder of the study's data; default where it usually is."),
+    methods: list[str] = typer.Option(
+        None, "--methods", metavar="PATTERN", help="Train only methods of this name now; may be given again."
+    ),
+    seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now."),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; show what there is."),
     listed: bool = typer.Option(False, "--list", help="Name the studies, what they are and what they cost."),
 ) -> None:
@@ -27,6 +31,7 @@ def study(
     Runs that are finished are kept, and those of other settings are refused: give these another folder (-o).
     """
     from winnow.cli.console import err, out, say
+    from winnow.cli.protocol import numbers
     from winnow.studies import STUDIES, Task, write_findings
     from winnow.studies.base import cost, takes_settings, telling_settings
     from winnow.studies.together import run_studies, summary
@@ -39,13 +44,14 @@ def study(
         return
     if name not in STUDIES and name != ALL:
         known = ", ".join([*STUDIES, ALL])
-        asked = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
-        raise ConfigError(f"{asked}; known: {known}")
-    if name == ALL and (data is not None or words):
-        raise ConfigError("--data and settings are for one study: name it, or leave them out")
-    if words and not takes_settings(STUDIES[name]):
+        wrong = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
+        raise ConfigError(f"{wrong}; known: {known}")
+    asked = [*(words or []), *(["--methods"] if methods else []), *(["--seeds"] if seeds is not None else [])]
+    if name == ALL and (data is not None or asked):
+        raise ConfigError("--data, --methods, --seeds and settings are for one study: name it, or leave them out")
+    if asked and not takes_settings(STUDIES[name]):
         able = ", ".join(each for each, function in STUDIES.items() if takes_settings(function))
-        raise ConfigError(f"the study {name} takes no settings such as {words[0]}; these do: {able}")
+        raise ConfigError(f"the study {name} has no runs that take {asked[0]}; these have: {able}")
 
     def note(text: str) -> None:
         err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -55,7 +61,10 @@ def study(
     provenance()  # asks for the commit now: another may be made before a long study has ended
 
     def task(each: str) -> Task:
-        return Task(small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared, words or ())
+        return Task(
+            small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared,
+            words or (), methods or (), numbers("--seeds", seeds),
+        )  # fmt: skip
 
     if name == ALL:
         ended = []

@@ -34,6 +34,8 @@ class Task:
         note: Told how it goes.
         shared: What its runs have in common with those of other studies, such as features of the embedded set.
         words: Settings of all its runs that go before its own, as in `train.precision=bf16-mixed`.
+        methods: Patterns of the methods that are trained now, as in `m 64*`; none for all.
+        seeds: Those that are trained now; None for all.
     """
 
     small: bool
@@ -43,6 +45,8 @@ class Task:
     note: Callable[[str], None] = lambda text: None
     shared: Shared = field(default_factory=Shared)
     words: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] | None = None
 
     def command(self, name: str) -> str:
         """Return what runs a study in this size, with these settings."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError, nearest
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.base import Task
 from winnow.studies.outcomes import Found, percent, without_empty
@@ -66,7 +67,8 @@ class Comparison:
         """
         plan = [(method.name, self.plan(method, seed, task)) for seed in self.seeds for method in self.methods]
         if not task.only_finished:
-            runs = [run for _, run in plan]
+            names, seeds = self.wanted(task)
+            runs = [run for name, run in plan if name in names and run.config.seed in seeds]
             _check_data(runs)
             run_pack(runs, at_once=at_once, ended=lambda outcome: task.note(_told(outcome)), shared=task.shared)
         found: dict[str, list[dict[str, Any]]] = {method.name: [] for method in self.methods}
@@ -75,6 +77,23 @@ class Comparison:
             if result is not None:
                 found[name].append(result)
         return found
+
+    def wanted(self, task: Task) -> tuple[set[str], set[int]]:
+        """Return the names of the methods and the seeds that a task wants trained.
+
+        Raises:
+            ConfigError: for a pattern or a seed that there is none of.
+        """
+        names = [method.name for method in self.methods]
+        for pattern in task.methods:
+            if not fnmatch.filter(names, pattern):
+                hint = nearest(pattern, names)
+                raise ConfigError(f"--methods '{pattern}': no method is called so{hint}; there are: {'; '.join(names)}")
+        for seed in task.seeds or ():
+            if seed not in self.seeds:
+                raise ConfigError(f"--seeds {seed}: this study has the seeds {', '.join(map(str, self.seeds))}")
+        chosen = {name for pattern in task.methods for name in fnmatch.filter(names, pattern)}
+        return chosen or set(names), set(task.seeds or self.seeds)
 
     def plan(self, method: Method, seed: int, task: Task) -> Planned:
         """Return one run; what the task asks for goes before what the method and the comparison say."""
