@@ -138,6 +138,20 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: li
         assert same(whole.learner.pull.previous, resumed.learner.pull.previous)
 
 
+@pytest.mark.parametrize("words", [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "references.start=last"]])
+def test_the_last_digit_does_not_decide_how_ccp_trains(words: list[str]) -> None:
+    """Its proxies begin as embeddings of images that batches hold too; whether the two differ is up to rounding."""
+    config = small_config(*CCP, "loss=c2", *words)
+    losses = []
+    for noise in (0.0, 1e-7):
+        trainer = make_trainer(config)
+        with torch.no_grad():
+            for parameter in trainer.learner.parameters():
+                parameter.mul_(1 + noise * torch.randn_like(parameter))
+        losses.append([entry["loss"] for entry in trainer.fit().history[1:]])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_a_checkpoint_of_another_config_or_model_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     config = small_config()
