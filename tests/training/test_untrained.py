@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.training.test_trainer import same
 from winnow.data import Crops, ImageStore, StoreView, load_images
 from winnow.evaluation import RetrievalResult
 from winnow.models import Embedder
-from winnow.training import RunFolder, prepare, run_training
+from winnow.training import Monitor, RunFolder, prepare, run_training
 from winnow.training.distributed import Processes
 from winnow.training.inputs import CropInputs, FeatureInputs, Inputs, QueryGallery
 from winnow.training.pack import run_pack
@@ -89,9 +91,16 @@ def test_each_split_is_judged_once_for_all_runs(
     assert first.result["untrained"]["test"] == second.result["untrained"]["test"]
 
 
-def test_runs_of_folds_that_share_features_equal_runs_alone(make_folder: MakeFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", [[], [2, 17, 30]], ids=["whole", "with images left out"])
+def test_runs_of_folds_that_share_features_equal_runs_alone(
+    make_folder: MakeFolder, tmp_path: Path, broken: list[int]
+) -> None:
+    photos = make_folder(classes=10)
+    files = sorted(photos.rglob("*.png"))
+    for number in broken:  # in training, in validation or training, in the test
+        files[number].write_bytes(b"")
     # Batches of 7 leave one of the 8 images of a validation over, but none of the 16 that train.
-    runs = folds(tmp_path, make_folder(classes=10), "train.eval_batch=7")
+    runs = folds(tmp_path, photos, "train.eval_batch=7", "data.on_error=skip")
     for run, outcome in zip(runs, run_pack(runs, at_once=2), strict=True):
         alone = RunFolder(tmp_path / "alone" / run.folder.path.parent.name / run.folder.path.name)
         expected = run_training(run.config, alone)
@@ -166,3 +175,46 @@ def test_queries_come_before_their_gallery(scene: tuple[ImageStore, Crops, Avera
     found = averages.of(model, both)
     assert torch.equal(found, torch.cat([averages.of(model, side) for side in sides]))
     assert len(found) == len(both.labels) == 15
+
+
+class OneOfSeveral(Processes):
+    """A process whose others never answer: their rows are zero."""
+
+    def gather(self, rows: Tensor, total: int) -> Tensor:
+        whole = rows.new_zeros(total, *rows.shape[1:])
+        whole[self.share(total)] = rows
+        return whole
+
+
+@pytest.mark.parametrize("count", [2, 5, 30], ids=["two", "some", "more than images"])
+def test_processes_share_the_work_and_change_no_bit(
+    scene: tuple[ImageStore, Crops, AverageOfFeatures], count: int
+) -> None:
+    store, crops, model = scene
+    inputs = CropInputs(store, crops)
+    shares = [Averages().of(model, inputs, OneOfSeveral(rank, count)) for rank in range(count)]
+    assert torch.equal(torch.stack(shares).sum(dim=0), Averages().of(model, inputs))
+
+
+def test_a_run_alone_does_not_keep_what_nobody_asks_for_again(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: weakref.WeakSet[Averages] = weakref.WeakSet()
+    kept: list[int] = []
+
+    class Noted(Averages):
+        def __init__(self) -> None:
+            super().__init__()
+            made.add(self)
+
+    class Looking(Monitor):
+        def start(self, steps: int, done: int) -> None:
+            kept.append(sum(len(one._kept) for one in made))
+
+    monkeypatch.setattr(prepare, "Averages", Noted)
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "backbone.train=full", "train.steps=1"]
+    (run,) = plan_runs(tmp_path / "one", None, words, ["seed=0"])
+    run_training(run.config, run.folder, monitor=Looking())
+    assert kept == [0]
+    run_pack([replace(run, folder=RunFolder(tmp_path / "pack"))], monitor=lambda run: Looking())
+    assert kept == [0, 1]  # the next run of a pack may ask for them

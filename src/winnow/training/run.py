@@ -33,6 +33,7 @@ from winnow.training.provenance import provenance
 from winnow.training.same import differing
 from winnow.training.shared import Shared
 from winnow.training.trainer import Trainer
+from winnow.training.untrained import Averages
 
 
 def run_training(
@@ -112,6 +113,7 @@ def training(
     prepared.embedder.to(make_fabric(config).device)
     untrained = judge_untrained(prepared)
     learner = make_learner(prepared)
+    prepared.averages = Averages()  # training needs none; those that runs share are kept for the next
     sizes = np.unique(prepared.train.labels, return_counts=True)[1].tolist()
     for note in learner.references.notes(config.train.steps, sizes):
         monitor.note(note)
