@@ -82,6 +82,15 @@ def test_settings_are_refused_where_there_are_no_runs_to_take_them() -> None:
     assert not trained & {"summary", "toy-map", "tokens", "iterations", "average-pooling"}
 
 
+@pytest.mark.parametrize(
+    ("word", "told"), [("seed=7", r"seed=7: .* --seeds"), ("train.test=false", r"train\.test=false: .* test classes")]
+)
+def test_settings_that_a_comparison_cannot_do_with_are_refused(word: str, told: str, tmp_path: Path) -> None:
+    compared = Comparison([Method("GAP", ["pooling=gap"])], (0, 1), ["data=emoji"])
+    with pytest.raises(ConfigError, match=told):
+        compared.train(Task(True, runs=tmp_path, words=[word], only_finished=True))
+
+
 def test_some_methods_and_seeds_are_trained_now_and_the_others_listed(make_folder: MakeFolder, tmp_path: Path) -> None:
     words = [f"data={make_folder()}", *TINY, "train.device=cpu", "train.steps=2"]
     compared = Comparison([Method("m 4, C2", []), Method("m 8, C2", []), Method("GAP", ["pooling=gap"])], (0, 1), words)

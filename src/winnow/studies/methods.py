@@ -96,8 +96,17 @@ class Comparison:
         return chosen or set(names), set(task.seeds or self.seeds)
 
     def plan(self, method: Method, seed: int, task: Task) -> Planned:
-        """Return one run; what the task asks for goes before what the method and the comparison say."""
+        """Return one run; what the task asks for goes before what the method and the comparison say.
+
+        Raises:
+            ConfigError: for a seed or a run without a test among what is asked for, and for a run of other settings.
+        """
+        seeded = next((word for word in task.words if word.startswith("seed=")), None)
+        if seeded is not None:
+            raise ConfigError(f"{seeded}: a study has seeds of its own, of which --seeds trains some")
         config = load_config(self.file, [*self.words, *method.words, *task.words, f"seed={seed}"])
+        if not config.train.test:
+            raise ConfigError("train.test=false: a study compares on test classes; leave it out")
         place = RunFolder(task.runs / f"{_plain(method.name)}-seed{seed}")
         if place.config_file.is_file():
             check_same(config, place)
