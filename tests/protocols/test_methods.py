@@ -92,6 +92,9 @@ def test_chapter_3_and_ccp() -> None:
     assert settings("conventional", "cub", "c2+ccp").normalise == "unit"
     with pytest.raises(ConfigError, match="chapters 3 and 5"):
         find_protocol("fair", 4)
+    assert find_protocol("ablation", 3) is find_protocol("ablation")  # of chapter 3 alone
+    with pytest.raises(ConfigError, match=r"--chapter 3: .* fair, conventional, ablation"):
+        find_protocol("tuning", 3)
 
 
 def test_conventional_settings_are_the_documents() -> None:

@@ -132,7 +132,7 @@ ABLATION = Protocol(
     normalise="ball",
 )  # fmt: skip
 
-CHAPTER_3 = {protocol.name: protocol for protocol in (FAIR_3, CONVENTIONAL_3)}
+CHAPTER_3 = {protocol.name: protocol for protocol in (FAIR_3, CONVENTIONAL_3, ABLATION)}
 PROTOCOLS = {protocol.name: protocol for protocol in (FAIR, CONVENTIONAL, TUNING, ABLATION)}
 
 
@@ -146,7 +146,9 @@ def find_protocol(name: str, chapter: int = 5) -> Protocol:
         raise ConfigError(f"there is no protocol '{name}'{nearest(name, PROTOCOLS)}; known: {', '.join(PROTOCOLS)}")
     if chapter not in (3, 5):
         raise ConfigError(f"--chapter {chapter}: protocols are in chapters 3 and 5")
-    return CHAPTER_3.get(name, PROTOCOLS[name]) if chapter == 3 else PROTOCOLS[name]
+    if chapter == 3 and name not in CHAPTER_3:
+        raise ConfigError(f"--chapter 3: the thesis' chapter 3 has no {name} protocol, but {', '.join(CHAPTER_3)}")
+    return CHAPTER_3[name] if chapter == 3 else PROTOCOLS[name]
 
 
 def find_backbone(name: str) -> Backbone:
