@@ -282,6 +282,8 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
         (["protocol", "fair", "cub", "c2", "--folds", "x"], "write numbers"),
         (["protocol", "fair", "cub", "c2", "--engine", "slurm", "-o", str(tmp_path)], "packed or ray"),
         (["protocol", "fair", str(tmp_path), "c2", "--data", "x"], "named already"),
+        (["protocol", "fair", "cub", "c2", "seed=5"], "seed=5: a protocol sets seed"),
+        (["protocol", "fair", "cub", "c2", "train.test=false"], "sets train.test for every run itself"),
     ):  # fmt: skip
         error = CliRunner().invoke(app, words).exception
         assert isinstance(error, ConfigError)

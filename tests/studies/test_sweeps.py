@@ -56,7 +56,8 @@ def test_settings_go_before_those_of_a_study_and_are_told(
     asked = ["mu", "-o", str(tmp_path), "train.steps=3", "train.lr=0.001"]
     said = CliRunner().invoke(app, ["study", *asked, "--only-finished"])
     assert said.exit_code == 0, said.output
-    assert "`winnow study mu train.steps=3 train.lr=0.001 --small` trains the others" in " ".join(said.output.split())
+    command = f"`winnow study mu train.steps=3 train.lr=0.001 --small -o {tmp_path}` trains the others"
+    assert command in " ".join(said.output.split())
     assert CliRunner().invoke(app, ["study", *asked]).exit_code == 0
     written = json.loads((tmp_path / "mu.json").read_text())
     assert "Settings other than the study's: `train.steps=3`, `train.lr=0.001`." in written["text"]

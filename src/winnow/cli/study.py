@@ -8,7 +8,7 @@ import typer
 
 from winnow.errors import ConfigError, nearest
 
-ALL = "all"
+ALL, OUT = "all", Path("studies")
 
 
 def study(
@@ -16,7 +16,7 @@ def study(
     words: list[str] = typer.Argument(
         None, metavar="[KEY=VALUE]...", help="Settings of all its runs, in place of the study's own."
     ),
-    out_folder: Path = typer.Option(Path("studies"), "-o", "--out", help="Folder for the table, figure and settings."),
+    out_folder: Path = typer.Option(OUT, "-o", "--out", help="Folder for the table, figure and settings."),
     small: bool = typer.Option(True, "--small/--full", help="Minutes on two CPU cores, or the documents' sizes."),
     data: Path = typer.Option(None, "--data", help="Folder of the study's data; default where it usually is."),
     methods: list[str] = typer.Option(
@@ -57,13 +57,15 @@ def study(
         err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     size = "small" if small else "full"
+    options = ["-o", str(out_folder)] if out_folder != OUT else []
+    options += [] if data is None else ["--data", str(data)]
     shared = Shared()
     provenance()  # asks for the commit now: another may be made before a long study has ended
 
     def task(each: str) -> Task:
         return Task(
             small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared,
-            words or (), methods or (), numbers("--seeds", seeds),
+            words or (), methods or (), numbers("--seeds", seeds), options,
         )  # fmt: skip
 
     if name == ALL:

@@ -20,6 +20,10 @@ Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
 """Trains runs: finished ones are read, begun ones go on; told of each that ends."""
 
 
+ITS_OWN = ("seed", "train.test", "train.keep_embeddings")
+"""Settings without which a protocol's runs could not be told apart or made a table of."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One run of a protocol: run `run` of model `model` (validated on that fold) of a method; both count from 1."""
@@ -96,6 +100,9 @@ class Task:
         twice = next((name for name in self.methods if list(self.methods).count(name) > 1), None)
         if twice is not None:
             raise ConfigError(f"the method {twice} is named twice")
+        kept = next((word for word in self.words if word.partition("=")[0] in ITS_OWN), None)
+        if kept is not None:
+            raise ConfigError(f"{kept}: a protocol sets {kept.partition('=')[0]} for every run itself; leave it out")
         shared = self.protocol.words(self.target, self.backbone)
         cut = {
             model: self.target.data_words(self.protocol, model, self.root)

@@ -36,6 +36,7 @@ class Task:
         words: Settings of all its runs that go before its own, as in `train.precision=bf16-mixed`.
         methods: Patterns of the methods that are trained now, as in `m 64*`; none for all.
         seeds: Those that are trained now; None for all.
+        options: Of the command line, for commands that are told: where it writes and reads.
     """
 
     small: bool
@@ -47,10 +48,11 @@ class Task:
     words: Sequence[str] = ()
     methods: Sequence[str] = ()
     seeds: Sequence[int] | None = None
+    options: Sequence[str] = ()
 
     def command(self, name: str) -> str:
         """Return what runs a study in this size, with these settings."""
-        return shlex.join(["winnow", "study", name, *self.words, "--small" if self.small else "--full"])
+        return shlex.join(["winnow", "study", name, *self.words, "--small" if self.small else "--full", *self.options])
 
 
 @dataclass(frozen=True)

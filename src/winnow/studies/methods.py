@@ -66,8 +66,8 @@ class Comparison:
             DataError: where runs are to be trained on a folder that is not there.
         """
         plan = [(method.name, self.plan(method, seed, task)) for seed in self.seeds for method in self.methods]
+        names, seeds = self.wanted(task)
         if not task.only_finished:
-            names, seeds = self.wanted(task)
             runs = [run for name, run in plan if name in names and run.config.seed in seeds]
             _check_data(runs)
             run_pack(runs, at_once=at_once, ended=lambda outcome: task.note(_told(outcome)), shared=task.shared)
