@@ -71,7 +71,7 @@ class PairLoss(nn.Module):
 
 
 SATISFIED = 1e-5
-"""Terms up to this are zero but for rounding in float32, such as the distance of an embedding from itself made twice."""
+"""Terms up to this are zero but for rounding in float32, such as the distance of an embedding from itself."""
 
 
 def mean_nonzero(terms: Tensor) -> Tensor:
