@@ -14,6 +14,7 @@ from tests.training.test_trainer import StopAfter, small_config
 from winnow.cli.pack import draw_run
 from winnow.errors import ConfigError, ModelError
 from winnow.protocols.engines import Order, train_one
+from winnow.studies.base import Task
 from winnow.studies.methods import Comparison, Method
 from winnow.training import Monitor, RunFolder, load_config, run_training
 from winnow.training.pack import run_pack
@@ -103,17 +104,17 @@ def test_a_pack_measures_again_where_a_result_is_damaged(make_folder: MakeFolder
 def test_a_comparison_reads_what_is_whole_and_trains_the_rest(make_folder: MakeFolder, tmp_path: Path) -> None:
     compared = Comparison([Method("GAP", ["pooling=gap"])], seeds=(0, 1),
                           words=[f"data={make_folder()}", *TINY, "train.device=cpu"])  # fmt: skip
-    found = compared.train(tmp_path / "runs")
+    found = compared.train(Task(True, runs=tmp_path / "runs"))
     one = compared.plan(compared.methods[0], 1, tmp_path / "runs")
     cut(one.folder.result_file, 0.2)
-    there = compared.train(tmp_path / "runs", only_finished=True)
+    there = compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
     assert [run["config"]["seed"] for run in there["GAP"]] == [0]
-    again = compared.train(tmp_path / "runs")
+    again = compared.train(Task(True, runs=tmp_path / "runs"))
     assert [run["metrics"] for run in again["GAP"]] == [run["metrics"] for run in found["GAP"]]
     one.folder.drop_checkpoint()
     cut(one.folder.result_file, 0.2)
     with pytest.raises(ModelError, match=r"-seed1/result\.json"):
-        compared.train(tmp_path / "runs", only_finished=True)
+        compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
 
 
 def test_a_run_begun_before_a_setting_goes_on(make_folder: MakeFolder, tmp_path: Path) -> None:
