@@ -105,7 +105,7 @@ def test_a_comparison_reads_what_is_whole_and_trains_the_rest(make_folder: MakeF
     compared = Comparison([Method("GAP", ["pooling=gap"])], seeds=(0, 1),
                           words=[f"data={make_folder()}", *TINY, "train.device=cpu"])  # fmt: skip
     found = compared.train(Task(True, runs=tmp_path / "runs"))
-    one = compared.plan(compared.methods[0], 1, tmp_path / "runs")
+    one = compared.plan(compared.methods[0], 1, Task(True, runs=tmp_path / "runs"))
     cut(one.folder.result_file, 0.2)
     there = compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
     assert [run["config"]["seed"] for run in there["GAP"]] == [0]
