@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
@@ -57,6 +57,7 @@ def test_equals_its_definition(name: str, values: list[float], parameter: float)
 @soft_mean
 @settings(max_examples=60, deadline=None)
 @given(values=numbers, one=parameters, two=parameters)
+@example(values=[1.0, 2.0], one=-1.0, two=-5e-324)
 def test_grows_with_its_parameter_between_the_smallest_and_the_largest(
     name: str, values: list[float], one: float, two: float
 ) -> None:

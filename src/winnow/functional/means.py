@@ -32,7 +32,7 @@ def log_exp_mean(
         raise ValueError("gamma is not a number")
     counted = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.expand_as(x)
     count = counted.sum(dim)
-    if gamma == 0:
+    if abs(gamma) < torch.finfo(x.dtype).tiny ** 0.5:  # nearer to 0 the products with it run out of digits
         mean = x.masked_fill(~counted, 0.0).sum(dim) / count.clamp(min=1)
     else:
         mean = _log_exp(x, gamma, dim, counted, count)
