@@ -275,7 +275,15 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(make_folder: MakeFolder, 
 
 def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
     listed = CliRunner().invoke(app, ["protocol", "--list"]).output
-    for word in ("fair:", "conventional:", "cub200", "c1+xbm+gsp", "bn_inception", "  ccp-s:"):
+    for word in (
+        "fair:",
+        "conventional:",
+        "cub200",
+        "c1+xbm+gsp",
+        "bn_inception",
+        "  ccp-s:",
+        "conventional --chapter 3:",
+    ):
         assert word in listed
     for words, text in (
         (["protocol"], "name a protocol"), (["protocol", "fair", "cub"], "at least one method"),

@@ -132,9 +132,13 @@ def numbers(option: str, text: str | None) -> list[int] | None:
 
 def _list(say: Callable[[str], None]) -> None:
     from winnow.protocols import ADDITIONS, BACKBONES, PROTOCOLS, ROWS, SETS, losses
+    from winnow.protocols.kinds import CHAPTER_3
 
     for kind in PROTOCOLS.values():
         say(f"{kind.name}: {kind.about}")
+    for kind in CHAPTER_3.values():
+        if kind not in PROTOCOLS.values():
+            say(f"{kind.name} --chapter 3: {kind.about}")
     say(f"sets: {', '.join(SETS)}, or a folder of class folders")
     say(f"backbones: {', '.join(BACKBONES)}")
     say(f"methods of the documents' tables: {', '.join(ROWS)}")

@@ -33,7 +33,7 @@ def study(
     from winnow.cli.console import err, out, say
     from winnow.cli.protocol import numbers
     from winnow.studies import STUDIES, Task, write_findings
-    from winnow.studies.base import cost, takes_settings, telling_settings
+    from winnow.studies.base import cost, takes_settings
     from winnow.studies.together import run_studies, summary
     from winnow.training.provenance import provenance
     from winnow.training.shared import Shared
@@ -75,7 +75,7 @@ def study(
             ended.append(one)
         say(summary(ended))
         raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
-    findings = telling_settings(STUDIES[name](task(name)), words or ())
+    findings = STUDIES[name](task(name))
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
         say(f"wrote {path}")

@@ -8,6 +8,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,14 @@ _WITH_RUNS: set[Study] = set()
 
 
 def with_runs(study: Study) -> Study:
-    """Mark a study whose training runs take settings."""
-    _WITH_RUNS.add(study)
-    return study
+    """Mark a study whose training runs take settings, and let it say which were asked for."""
+
+    @wraps(study)
+    def telling(task: Task) -> Findings:
+        return telling_settings(study(task), task.words)
+
+    _WITH_RUNS.add(telling)
+    return telling
 
 
 def takes_settings(study: Study) -> bool:
