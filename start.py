@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
+GIGABYTES = 5  # of disk that a set-up takes at most while it is made
 
 # What each word needs installed, and what it runs; more words are passed on to the last command.
 TASKS: dict[str, tuple[str, list[list[str]]]] = {
@@ -52,8 +55,15 @@ def install(extras: str) -> None:
         except subprocess.CalledProcessError:
             sys.exit("this Python cannot make virtual environments; on Debian and Ubuntu install python3-venv")
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
-    call(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-          "--constraint", str(ROOT / "constraints.txt"), "--editable", target])  # fmt: skip
+    try:
+        call(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+              "--constraint", str(ROOT / "constraints.txt"), "--editable", target])  # fmt: skip
+    except SystemExit:
+        free = {str(place): shutil.disk_usage(place).free / 1e9 for place in (ROOT, Path(tempfile.gettempdir()))}
+        if min(free.values()) < GIGABYTES:
+            left = " and ".join(f"{size:.1f} GB in {place}" for place, size in free.items())
+            print(f"the set-up takes about {GIGABYTES} GB; free are {left}: make room and call this again")
+        raise
     stamp.write_text(key)
     print(f"set up in {time.perf_counter() - started:.0f} s", flush=True)
 
