@@ -179,6 +179,22 @@ def test_test_crops_are_the_middle(store: ImageStore) -> None:
         assert torch.equal(crop, image[:, top : top + 6, left : left + 6].float() / 255)
 
 
+def test_training_crops_may_be_cut_from_larger_images(arrays, noise) -> None:
+    images = arrays([noise(64, 48, seed) for seed in range(3)])
+    small, large = (ImageStore(images, resize=resize, cache="ram") for resize in (12, 48))
+    cut = Crops(resize=12, train_resize=48, size=16, area=(0.1, 0.2), flip=False)
+    found = cut.train(large, [2, 0], torch.Generator().manual_seed(0))
+    boxes = train_boxes(
+        torch.tensor([64, 64]), torch.tensor([48, 48]), torch.Generator().manual_seed(0), area=(0.1, 0.2)
+    )
+    for crop, index, box in zip(found, [2, 0], boxes.tolist(), strict=True):
+        expected = slow_crop(noise(64, 48, index), box, 16, 16, flip=False)
+        np.testing.assert_allclose(crop.numpy(), expected, atol=1e-5)  # positions up to 64 in float32
+    assert torch.equal(cut.test(small, [1]), Crops(resize=12, size=16).test(small, [1]))
+    with pytest.raises(ConfigError, match="resize 48 are asked of a store made with resize 12"):
+        cut.train(small, [0], torch.Generator())
+
+
 def test_train_crops_follow_the_generator(store: ImageStore) -> None:
     cut = Crops(resize=8, size=(5, 6))
     first, same, other = (cut.train(store, [0, 1, 2], torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
@@ -227,6 +243,7 @@ def test_settings_that_make_no_sense(store: ImageStore) -> None:
     for key, wrong in (
         ("image.crop", {"size": 0}),
         ("image.resize", {"resize": 0}),
+        ("augment.resize", {"train_resize": 0}),
         ("augment.area", {"area": (0.5, 0.2)}),
         ("augment.area", {"area": (0.0, 1.0)}),
         ("augment.aspect", {"aspect": (2.0, 1.0)}),

@@ -12,10 +12,14 @@ from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import StopAfter, same
+from winnow.data import Crops, ImageStore
 from winnow.errors import ConfigError, DataError, ModelError, TrainingError
-from winnow.training import Monitor, RunFolder, run_training
+from winnow.training import Monitor, RunFolder, load_config, run_training
+from winnow.training.opening import make_crops
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, is_plan, plan_runs, read_plan, write_plan
+from winnow.training.prepare import load_data, prepare, resolve_config
+from winnow.training.shared import Shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -76,6 +80,21 @@ class Broken(Monitor):
     def step(self, step: int) -> None:
         if step == 3:
             raise ZeroDivisionError("oh")
+
+
+def test_training_crops_of_larger_images(make_folder: MakeFolder, tmp_path: Path) -> None:
+    config = load_config(None, [*TINY, f"data={make_folder()}", "backbone.train=full", "augment.resize=40"])
+    splits = load_data(config)
+    for shared in (None, Shared()):
+        made = prepare(resolve_config(config), splits, Monitor(), shared)
+        expected = make_crops(config).train(
+            ImageStore(splits.train, resize=40), [3, 1], torch.Generator().manual_seed(0)
+        )
+        assert torch.equal(made.train.train([3, 1], torch.Generator().manual_seed(0)), expected)
+        middle = Crops(resize=config.image.resize, size=config.image.crop)
+        for inputs, images in ((made.train, splits.train), (made.val, splits.val)):
+            stored = ImageStore(images, resize=config.image.resize)
+            assert torch.equal(inputs.test([0, 2]), middle.test(stored, [0, 2]))
 
 
 def test_a_run_that_fails_ends_alone(make_folder: MakeFolder, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ class Crops:
     """How stored images are cut.
 
     Attributes:
-        resize: Short side the store must have been made with.
+        resize: Short side of the images that centre crops are cut from.
+        train_resize: The same of training crops; None for the same images. From larger ones small crops are sharper.
         size: Height and width of the crops, or one number for both.
         area: Smallest and largest share of the image's area a training crop takes.
         aspect: Smallest and largest width / height of a training crop.
@@ -35,6 +36,7 @@ class Crops:
     """
 
     resize: int = 256
+    train_resize: int | None = None
     size: int | tuple[int, int] = 227
     area: tuple[float, float] = (0.16, 1.0)
     aspect: tuple[float, float] = (0.75, 4 / 3)
@@ -45,6 +47,8 @@ class Crops:
         sides = (self.size, self.size) if isinstance(self.size, int) else self.size
         if self.resize < 1 or min(sides) < 1:
             raise ConfigError(f"image.resize={self.resize}, image.crop={self.size}: must be at least 1")
+        if self.train_resize is not None and self.train_resize < 1:
+            raise ConfigError(f"augment.resize={self.train_resize}: must be at least 1")
         if not 0 < self.area[0] <= self.area[1] <= 1:
             raise ConfigError(f"augment.area={self.area}: must be two shares of the image, the smaller first")
         if not 0 < self.aspect[0] <= self.aspect[1]:
@@ -64,7 +68,7 @@ class Crops:
         batch is made, the same as within the whole: what is drawn for an image depends on its place in the batch alone.
         """
         rows = np.asarray(indices)
-        batch, whole = self._gather(store, rows[share]), len(rows)
+        batch, whole = _gather(store, rows[share], self.train_resize or self.resize), len(rows)
         if self.transform is not None:
             seeds = torch.randint(2**62, (whole,), generator=generator)[share]
             made = _transformed(batch, self.transform, seeds.tolist())
@@ -77,13 +81,14 @@ class Crops:
 
     def test(self, store: StoredImages, indices: ArrayLike) -> Tensor:
         """Return (B, 3, h, w) float32 in [0, 1]: centre crops."""
-        batch = self._gather(store, indices)
+        batch = _gather(store, indices, self.resize)
         return crop_batch(batch, test_boxes(batch.heights, batch.widths, self.size), self.size)
 
-    def _gather(self, store: StoredImages, indices: ArrayLike) -> Ragged:
-        if store.resize != self.resize:
-            raise ConfigError(f"crops of resize {self.resize} are asked of a store made with resize {store.resize}")
-        return store.gather(indices)
+
+def _gather(store: StoredImages, indices: ArrayLike, resize: int) -> Ragged:
+    if store.resize != resize:
+        raise ConfigError(f"crops of resize {resize} are asked of a store made with resize {store.resize}")
+    return store.gather(indices)
 
 
 def _transformed(batch: Ragged, transform: Transform, seeds: Sequence[int]) -> Tensor:

@@ -20,7 +20,8 @@ from winnow.report.style import INK, new_figure, styled
 from winnow.studies.base import Findings, Row, Task
 from winnow.training import load_config
 from winnow.training.features import frozen_inputs
-from winnow.training.prepare import make_crops, resolve_config
+from winnow.training.opening import make_crops
+from winnow.training.prepare import resolve_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,6 +162,8 @@ def draw(found: AveragePooling, labels: Tensor) -> Figure:
     errors.hist(found.errors.numpy(), bins=30, color=colours(0))
     errors.axvline(found.radius, color=INK, linestyle=(0, (3, 3)))
     errors.set_xlim(0, 1.1 * found.radius)
+    errors.set_xlabel("distance")
+    errors.set_ylabel("images")
     errors.set_title("|PCC - GAP|; dashed: covering radius")
     return figure
 

@@ -25,7 +25,8 @@ from winnow.studies.base import Findings, Task
 from winnow.studies.cub_losses import CONFIG
 from winnow.training import load_config
 from winnow.training.features import frozen_inputs
-from winnow.training.prepare import make_crops, resolve_config
+from winnow.training.opening import make_crops
+from winnow.training.prepare import resolve_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

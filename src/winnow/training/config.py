@@ -59,6 +59,9 @@ class DataConfig(Section):
 class AugmentConfig(Section):
     """Random crops in training; a frozen backbone sees the centre crop alone."""
 
+    resize: int | None = Field(
+        None, ge=1, description="short side of the images that crops are cut from, in pixels; null: image.resize"
+    )
     area: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest share of the image's area")
     aspect: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
     flip: bool = Field(True, description="mirror half of the crops")

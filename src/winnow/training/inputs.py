@@ -38,10 +38,16 @@ class Inputs(Protocol):
 
 
 class CropInputs:
-    """Crops of stored images: random in training, central in judging."""
+    """Crops of stored images: random in training, central in judging.
 
-    def __init__(self, store: StoredImages, crops: Crops) -> None:
-        self.store, self.crops = store, crops
+    Args:
+        store: The images.
+        crops: How they are cut.
+        larger: The same images of `crops.train_resize`, if training crops are cut from such.
+    """
+
+    def __init__(self, store: StoredImages, crops: Crops, larger: StoredImages | None = None) -> None:
+        self.store, self.crops, self.source = store, crops, larger or store
         self.labels = store.labels
 
     def name(self, index: int) -> str:
@@ -52,7 +58,7 @@ class CropInputs:
         self, indices: ArrayLike, generator: torch.Generator, out: Tensor | None = None, share: slice = slice(None)
     ) -> Tensor:
         """Return random crops (B, 3, h, w)."""
-        return self.crops.train(self.store, indices, generator, out, share)
+        return self.crops.train(self.source, indices, generator, out, share)
 
     def test(self, indices: ArrayLike) -> Tensor:
         """Return centre crops (B, 3, h, w)."""

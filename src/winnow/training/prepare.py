@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from winnow.data import Crops, ImageSet, ImageStore, Splits, StoredImages, load_images, split_by_class
+from winnow.data import ImageSet, Splits, load_images, split_by_class
 from winnow.data.emoji import load_emoji
 from winnow.data.sets import DATASETS
 from winnow.data.splits import ON_TEST
@@ -24,11 +19,12 @@ from winnow.models.image_size import settle_image
 from winnow.training.arithmetic import make_fabric
 from winnow.training.config import Config
 from winnow.training.distributed import launched
-from winnow.training.features import CPU_BATCH, frozen_inputs
-from winnow.training.inputs import CropInputs, Inputs, QueryGallery
+from winnow.training.features import CPU_BATCH
+from winnow.training.inputs import Inputs
 from winnow.training.judge import KS, compare
 from winnow.training.learner import Learner, build_learner, check_objective, check_parts
 from winnow.training.monitor import Monitor
+from winnow.training.opening import open_splits
 from winnow.training.shared import Shared, once
 from winnow.training.untrained import AverageOfFeatures, Averages, identity
 
@@ -130,61 +126,17 @@ def load_data(config: Config, shared: Shared | None = None) -> Splits:
     )
 
 
-def make_crops(config: Config) -> Crops:
-    """Return how a config cuts images."""
-    augment = config.augment
-    transform = _import(augment.transform) if augment.transform else None
-    return Crops(
-        resize=config.image.resize, size=config.image.crop,
-        area=augment.area, aspect=augment.aspect, flip=augment.flip, transform=transform,
-    )  # fmt: skip
-
-
 def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | None = None) -> Prepared:
     """Build the model and the inputs of each split; `config` must be resolved."""
     torch.manual_seed(config.seed)
     embedder = Embedder.create(config)
     frozen = config.backbone.train == "frozen"
     device = make_fabric(config).device
-    crops = make_crops(config)
-    origin = "" if shared is None else f"{embedder.backbone.fingerprint()}-{crops.resize}-{crops.size}"
+    image = config.image
+    origin = "" if shared is None else f"{embedder.backbone.fingerprint()}-{image.resize}-{image.crop}"
     averages = once(shared, lambda: ("averages", origin, config.train.eval_batch, device), Averages)
 
-    def fingerprint(images: ImageSet) -> str:
-        return once(shared, lambda: ("fingerprint", images), images.fingerprint)
-
-    def inputs(images: ImageSet, title: str) -> Inputs:
-        show = monitor.task(title)
-        made: Inputs
-        if frozen:
-            made, skipped = once(
-                shared,
-                lambda: ("features", origin, fingerprint(images), config.data.features, config.data.on_error, device),
-                lambda: frozen_inputs(
-                    embedder.backbone, images, crops, device,
-                    keep=config.data.features, on_error=config.data.on_error, progress=show,
-                ),
-            )  # fmt: skip
-        else:
-            keep = ImageStore if shared is None else shared.store
-            store: StoredImages = keep(
-                images, resize=crops.resize, cache=config.data.cache, device=device,
-                on_error=config.data.on_error, progress=show,
-            )  # fmt: skip
-            made, skipped = CropInputs(store, crops), store.skipped
-        for name, reason in skipped:
-            monitor.note(f"skipped {name}: {reason}")
-        return made
-
-    verb = "features" if frozen else "images"
-    train = inputs(splits.train, f"training {verb}")
-    val = inputs(splits.val, f"validation {verb}")
-    test = val if splits.test is splits.val else None
-    if splits.test is not None and test is None:
-        test = inputs(splits.test, f"test {verb}")
-    if test is not None and splits.gallery is not None:
-        test = QueryGallery(test, inputs(splits.gallery, f"gallery {verb}"))
-        val = test if splits.val is splits.test else val
+    train, val, test = open_splits(config, splits, embedder.backbone, device, monitor, shared, origin)
     if frozen:
         embedder.backbone.freeze()
     classes = len(splits.train.class_names)
@@ -218,17 +170,3 @@ def make_learner(prepared: Prepared) -> Learner:
         )
         embedder.head.start_along(directions)
     return build_learner(prepared.config, embedder.head if prepared.frozen else embedder, prepared.num_classes)
-
-
-def _import(path: str) -> Callable[..., Any]:
-    """Import 'module:function'."""
-    module, _, name = path.partition(":")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # an installed command does not look in the working folder by itself
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"augment.transform={path}: {error}; write it as 'module:function'") from None
-    if not callable(found):
-        raise ConfigError(f"augment.transform={path} is not callable")
-    return found  # type: ignore[no-any-return]
