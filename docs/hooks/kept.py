@@ -26,10 +26,12 @@ def studies() -> str:
         lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", f"$ winnow study {name}", "```", ""]
         file = f"{name.replace('-', '_')}.md"
         kept, small = RESULTS.parent / file, RESULTS.parent / "small" / file
-        if not kept.is_file() and small.is_file():
+        if not kept.is_file():
             kept = small
-            lines += ["In its small setting, on two CPU cores:", ""]
         if kept.is_file():
+            settings = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))["settings"]
+            if settings["small"]:
+                lines += [f"In its small setting. Missing is its full one: `winnow study {name} --full`.", ""]
             lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]
             picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
             inner = picture[picture.index("<svg") :]

@@ -49,13 +49,26 @@ def test_the_text_follows_the_numbers():
 
     rows = [row("scalar root", None, 1, 1), row("autodiff", 5, 1, 1), row("autodiff", 50, 9, 4)]
     soft = [{"eps": 5.0, "mu": 0.3, "k": 100, "error": 1e-9}]
-    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 1)], soft)
+    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 1)], soft, "cpu")
+    assert text.startswith("Times are of a CPU.")
+    assert "converge for k > 50" not in text  # it was not looked at
     assert "this agrees" in text
     assert "1 of 1 pairs of eps and mu. The closed" in text
     hard = [*soft, {"eps": 100.0, "mu": 0.3, "k": 100, "error": 94.0}]
-    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 3)], hard)
+    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 3)], hard, "cuda")
+    assert text.startswith("Times are of a GPU.")
     assert "this does not agree" in text
     assert "94 % at eps 100, mu 0.3" in text
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(0.03, "agrees"), (4.0, "does not agree")])
+def test_convergence_is_checked_at_the_documents_settings(error: float, outcome: str):
+    at = {(0.5, 0.3): 1e-9, (5.0, 0.3): error, (100.0, 0.3): 94.0, (5.0, 0.95): 50.0}
+    errors = [{"eps": eps, "mu": mu, "k": k, "error": off} for (eps, mu), off in at.items() for k in (50, 100)]
+    costs = {"time, ms": 1.0, "kept for backward, MB": 1.0, "gradient error at eps 5, %": 0.1}
+    ways = [("scalar root", None), ("autodiff", 5), ("autodiff", 50), ("closed form", 5), ("closed form", 50)]
+    text = told([{"way": way, "k": k, **costs} for way, k in ways], errors, "cpu")
+    assert f"off by more than {error:.1g} % of the largest there can be, which {outcome} (up to 1 %)" in text
 
 
 def test_the_study_runs_small(monkeypatch: pytest.MonkeyPatch):

@@ -37,12 +37,14 @@ def test_vectors_of_parts_are_those_the_names_say(tmp_path):
 
 def test_the_text_ranks_what_is_there():
     rows = [
-        {"method": "GAP, C2", "MAP@R": 2.0},
-        {"method": "GMP, projected, C2", "MAP@R": 9.0},
-        {"method": "GSP, C2", "MAP@R": 7.5},
+        {"method": "GAP, C2", "MAP@R": 2.0, "MAP@R sd": 0.5},
+        {"method": "GMP, projected, C2", "MAP@R": 9.0, "MAP@R sd": 2.0},
+        {"method": "GSP, C2", "MAP@R": 7.5, "MAP@R sd": 0.1},
+        {"method": "NetVLAD 8x16, C2", "MAP@R": 9.5, "MAP@R sd": 0.1},
         {"method": "DeLF, C2", "MAP@R": None},
         {"method": "GAP, PNCA", "MAP@R": 4.0},
     ]
     assert poolings.ranking(rows) == [
-        "With C2 GSP is number 2 of 3, +5.5 points of MAP@R from average pooling; first is GMP, projected."
+        "With C2 GSP is number 3 of 4; first is NetVLAD 8x16. That it is ahead of average pooling agrees (+5.5), that "
+        "it is of the best other, GMP, projected, cannot be told from what seeds deviate by (-1.5)."
     ]

@@ -28,8 +28,8 @@ def test_the_documents_claims_are_checked():
 
 def test_ours_are_read_from_rows_or_runs(tmp_path):
     rows = [
-        {"method": "C2", "MAP@R": 20.0},
-        {"method": "C2 + CCP", "MAP@R": 21.0},
+        {"method": "C2", "MAP@R": 20.0, "MAP@R sd": 0.2},
+        {"method": "C2 + CCP", "MAP@R": 21.0, "MAP@R sd": 0.4},
         {"method": "MS + CCP", "MAP@R": None},
     ]
     (tmp_path / "cub_losses.json").write_text(json.dumps({"rows": rows}))
@@ -38,13 +38,36 @@ def test_ours_are_read_from_rows_or_runs(tmp_path):
     (tmp_path / "cub_fold.json").write_text(json.dumps({"runs": runs}))
     (tmp_path / "demo.json").write_text(json.dumps({"runs": runs}))
     (tmp_path / "cub_other.json").write_text("[1]")
-    found = {(row["source"], row["method"], row["added"]): row["points"] for row in from_studies(tmp_path)}
-    assert found == {("ours, cub_losses", "C2", "CCP"): 1.0, ("ours, cub_fold", "GAP", "GSP + ZSR"): 1.0}
+    ours, unfinished = from_studies(tmp_path)
+    found = {(row["source"], row["method"], row["added"]): (row["points"], row["points in doubt"]) for row in ours}
+    assert found == {("ours, cub_losses", "C2", "CCP"): (1.0, 0.4), ("ours, cub_fold", "GAP", "GSP + ZSR"): (1.0, 1.41)}
+    assert unfinished == []
     findings = STUDIES["summary"](Task(small=True, data=tmp_path))
-    assert "Of our 2 comparisons at hand 2 go the same way" in findings.text
+    assert "Of our 1 comparisons with CCP 1 go the documents' way." in findings.text
+    assert "1 go that way and 0 the other, of 1 whose chance is known: that CCP improves" in findings.text
+    assert "what it is added to agrees. Of our 1 comparisons with GSP 1 go" in findings.text
+    assert findings.text.endswith("that GSP improves what it is added to cannot be told yet.")
     assert len(findings.figure.subfigs) == 2
     empty = STUDIES["summary"](Task(small=True, data=tmp_path / "none"))
     assert "None of our results" in empty.text
+
+
+def test_studies_count_once_all_their_runs_are_finished(tmp_path):
+    waiting = "seeds 1, 2: `winnow study cub-poolings --full`"
+    rows = [
+        {"method": "GAP", "MAP@R": 18.0, "missing": ""},
+        {"method": "GSP", "MAP@R": 19.0, "missing": waiting},
+        {"method": "GSP + ZSR", "MAP@R": 17.0, "missing": ""},
+    ]
+    (tmp_path / "cub_poolings.json").write_text(json.dumps({"rows": rows}))
+    ours, unfinished = from_studies(tmp_path)
+    # Both kinds of GSP stand beside average pooling; one run each says nothing of chance.
+    assert [(row["method"], row["added"], row["points"]) for row in ours] == [("GAP", "GSP + ZSR", -1.0)]
+    assert "points in doubt" not in ours[0]
+    assert unfinished == ["GSP seeds 1, 2 (cub_poolings)"]
+    text = STUDIES["summary"](Task(small=True, data=tmp_path)).text
+    assert "of 0 whose chance is known: that GSP improves what it is added to cannot be told yet." in text
+    assert text.endswith("Left out until their runs are finished: GSP seeds 1, 2 (cub_poolings).")
 
 
 def cell(size: int, metric: str, mean: float) -> dict[str, Any]:
@@ -59,7 +82,7 @@ def write(path: Path, judged: str, on: str, *methods: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     pairs = [
         {"method": "c2+gsp-alone", "against": "c2", "size": size, "metric": metric, "models": 5,
-         "difference": {"mean": mean}}
+         "difference": {"mean": mean, "low": mean - 1, "high": mean + 1}}
         for size, metric, mean in ((128, "MAP@R", 1.0), (512, "MAP@R", -0.27), (512, "P@1", 2.0))
     ]  # fmt: skip
     path.write_text(json.dumps({"protocol": {"judged": judged}, "set": on, "rows": methods, "pairs": pairs}))
@@ -81,7 +104,7 @@ def test_tables_of_protocols_count_once_all_runs_are_finished(tmp_path):
     (row,) = (row for row in findings.rows if row["source"].startswith("ours"))
     assert (row["source"], row["set"], row["dim"]) == ("ours, fair-cub200", "CUB", 512)
     assert (row["method"], row["added"], row["points"], row["relative, %"]) == ("c2", "GSP", 1.2, 5.0)
-    assert "Of our 1 comparisons at hand 1 go the same way" in findings.text
+    assert "Of our 1 comparisons with GSP 1 go the documents' way." in findings.text
     assert findings.text.endswith(
         "Left out until their runs are finished: c1+ccp 2 of 3 and c1+ccp+gsp 3 of 3 runs (conventional-cars196); "
         "c2 12 of 12 and c2+gsp-alone 5 of 12 runs, over 5 of each -0.27 points (fair-cub200)."

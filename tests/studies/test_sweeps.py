@@ -227,12 +227,19 @@ def test_the_screening_is_checked() -> None:
         own = {"m": 0.1, "mu": -1.0, "eps": -2.0, "lambda": -1.5} | effects
         return screening.told({"C2": own}, theirs, {"C2": deviation})[0].partition("lambda -1.50. ")[2]
 
-    good = "That a lower lambda is better agrees, that a lower mu is agrees, and that eps has the most effect agrees."
+    good = (
+        "That a lower lambda is better agrees, that a lower mu is agrees, and that eps has the most effect agrees; "
+        "that a lower eps is better, as in their table, agrees."
+    )
     assert told(0.4) == good
     assert told(0.4, mu=1.0) == good.replace("mu is agrees", "mu is does not agree")
     assert told(0.4, m=3.0) == good.replace("effect agrees", "effect does not agree")
     assert told(0.6) == good.replace("effect agrees", f"effect {CHANCE}")
-    assert told(2.0).count(CHANCE) == 3
+    assert told(2.0).count(CHANCE) == 4
+    assert told(0.4, eps=2.0) == good.replace("table, agrees", "table, does not agree")
+    # Where their own table has it the other way, that is said as well.
+    theirs["C2"]["mu"] = 0.1
+    assert told(0.4).endswith("agrees. (Of mu their own table says the opposite with C2.)")
 
 
 def test_learned_settings_are_read_from_weights() -> None:

@@ -60,6 +60,7 @@ def contour_figure(
     best = int(z.argmax())
     axes.scatter(x[best], y[best], s=120, facecolors="none", edgecolors=INK, linewidths=1.5, zorder=4)
     figure.colorbar(points, ax=axes, label=f"{metric} on validation classes, percent")
+    axes.margins(0.05)  # a dot on the edge is a whole one
     axes.set_xlabel(keys[0])
     axes.set_ylabel(keys[1])
     axes.set_title(f"{keys[0]} and {keys[1]}; the best is circled")

@@ -137,6 +137,7 @@ def draw(losses: Sequence[str], found: Found) -> Figure:
     solved = [[steps for run in found.get(f"{loss} + CCP", []) for steps in solved_steps(run)] for loss in losses]
     right.hist(solved, bins=12, stacked=True, label=list(losses), color=list(method_colours(losses).values()))
     right.set_title("Steps of a problem")
+    right.set_xlabel("steps")
     right.set_ylabel("problems")
     right.legend(fontsize=8)
     return figure

@@ -76,7 +76,9 @@ def study(task: Task) -> Findings:
         "config": make_config(METHODS["CCP"], steps).model_dump(mode="json", exclude={"data", "image", "augment"}),
     }  # fmt: skip
     figure = draw(train.labels[:SAMPLE], solutions["CCP", 0], [row for row in rows if row["seed"] == 0])
-    return Findings(f"CCP in two dimensions ({name})", told(rows), rows, figure, settings)
+    network = "three convolutions" if task.small else "ResNet-20"
+    where = f"On {name} (the documents: MNIST) with {network}, {steps:,} steps at most"
+    return Findings(f"CCP in two dimensions ({name})", told(rows, where), rows, figure, settings)
 
 
 def make_config(words: list[str], steps: int) -> Config:

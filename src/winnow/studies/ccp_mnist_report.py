@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from winnow.data import Labels
 from winnow.functional import covering_radius, pairwise_distance
 from winnow.report.style import MUTED, method_colours, new_figure, styled
+from winnow.studies.outcomes import verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 CLASSES, PER_CLASS, POOL = 10, 4, 16
 SAMPLE = 2000  # training images whose covering radius is measured
+POINT = 0.01  # from the mean of their class: proxies that have collapsed, in a disc of radius 1
 
 
 @dataclass(frozen=True)
@@ -76,17 +79,24 @@ def cover(labels: Labels, points: Tensor, proxies: Tensor | None) -> tuple[float
     return float(torch.stack(radii).mean()), float(torch.stack(means).mean())
 
 
-def told(rows: list[dict[str, Any]]) -> str:
-    """Return the paragraph: what was done, and what came of the documents' claims."""
+def told(rows: list[dict[str, Any]], where: str) -> str:
+    """Return the paragraph: what was done, and what came of the documents' claims.
+
+    Args:
+        rows: The table.
+        where: On which images, with which network and for how long.
+    """
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {(row["method"], row["seed"]): [] for row in rows}
     for row in rows:
         runs[row["method"], row["seed"]].append(row)
 
-    def final(method: str, key: str) -> str:
-        values = [
+    def best(method: str, key: str) -> list[float]:
+        return [
             max(run, key=lambda row: row["validation MAP@R"])[key] for (name, _), run in runs.items() if name == method
         ]
-        return shown(values, 100 if key == "test MAP@R" else 1)
+
+    def final(method: str, key: str) -> str:
+        return shown(best(method, key), 100 if key == "test MAP@R" else 1)
 
     def change(key: str) -> str:
         ccp = [run for (name, _), run in runs.items() if name == "CCP"]
@@ -95,11 +105,21 @@ def told(rows: list[dict[str, Any]]) -> str:
         fell = sum(after < before for before, after in zip(first, last, strict=True))
         return f"from {shown(first, factor)} to {shown(last, factor)} (lower in {fell} of {len(ccp)} runs)"
 
+    def checked(before: list[float], after: list[float], sign: int = 1) -> str:
+        """Say whether what was to grow (or, with -1, to fall) did, by more than seeds deviate."""
+        spread = max((statistics.stdev(each) for each in (before, after) if len(each) > 1), default=0.0)
+        return verdict(sign * (statistics.mean(after) - statistics.mean(before)), spread)
+
+    def through(key: str, sign: int) -> str:
+        ccp = [run for (name, _), run in runs.items() if name == "CCP"]
+        return checked([run[0][key] for run in ccp], [run[-1][key] for run in ccp], sign)
+
+    single, many = (best(method, "proxy spread") for method in ("one problem", "CCP"))
     counts = ", ".join(str(len(run)) for (name, _), run in runs.items() if name == "CCP")
     return (
-        f"Two-dimensional embeddings, {PER_CLASS} proxies per class, pools of {POOL}, C2, chapter 3's normalisation; "
-        f"means and standard deviations over seeds. CCP went through {counts} problems. From the first problem to the "
-        f"last the covering radius of {SAMPLE} training images around the converged proxies went "
+        f"{where}. Two-dimensional embeddings, {PER_CLASS} proxies per class, pools of {POOL}, C2, chapter 3's "
+        f"normalisation; means and standard deviations over seeds. CCP went through {counts} problems. From the "
+        f"first problem to the last the covering radius of {SAMPLE} training images around the converged proxies went "
         f"{change('radius, converged')}, their mean distance to the nearest proxy {change('distance, converged')}, "
         f"and test MAP@R {change('test MAP@R')}. At the best validation CCP has {final('CCP', 'test MAP@R')} % test "
         f"MAP@R; one problem trained on for as long without new proxies {final('one problem', 'test MAP@R')} %; "
@@ -107,7 +127,13 @@ def told(rows: list[dict[str, Any]]) -> str:
         f"{final('one problem', 'proxy spread')} from the mean of their class with one problem and "
         f"{final('CCP', 'proxy spread')} with CCP; the radius is {final('one problem', 'radius, converged')} and "
         f"{final('CCP', 'radius, converged')}, the mean distance {final('one problem', 'distance, converged')} and "
-        f"{final('CCP', 'distance, converged')}."
+        f"{final('CCP', 'distance, converged')}. The documents say that with a single problem a class's proxies "
+        f"collapse to a point, which {'agrees' if statistics.mean(single) < POINT else 'does not agree'} (closer "
+        f"than {POINT:g}), and that alternation keeps them diverse, which {checked(single, many)}; that through the "
+        f"problems the covering radius falls, which {through('radius, converged', -1)} (their mean distance: "
+        f"{through('distance, converged', -1)}), and that retrieval improves, which from the first problem to the last "
+        f"{through('test MAP@R', 1)}, and beside one problem trained on for as long "
+        f"{checked(best('one problem', 'test MAP@R'), best('CCP', 'test MAP@R'))}."
     )
 
 

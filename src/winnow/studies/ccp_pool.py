@@ -43,7 +43,7 @@ def study(task: Task) -> Findings:
             lines[method.group][float(method.facts["pool"])] = method.name
             if method.name in reached:
                 grid[method.facts["proxies"], method.facts["pool"]] = reached[method.name]
-    figure = curves(found, lines, {f"K = {PROXIES[0]}": "C2"}, label="images of a class in the pool",
+    figure = curves(found, lines, dict.fromkeys(lines, "C2"), label="images of a class in the pool",
                     title="C2 + CCP, K proxies of a class")  # fmt: skip
     text = f"{WHERE[task.small]}, C2. {told(grid, reached.get('C2'), POOLS[task.small], deviation(found))}"
     rows = compared.rows(found, task.command("ccp-pool"))

@@ -129,5 +129,5 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     axes.set_title("Test MAP@R, %")
-    axes.legend(fontsize=8, loc="lower left")
+    figure.legend(loc="outside lower center", fontsize=8)
     return figure

@@ -28,6 +28,8 @@ def draw(found: Found, parts: Parts) -> Figure:
     sizes = {name: {float(dim): method for dim, method in by_dim.items()} for name, by_dim in parts.dims.items()}
     _curves(dims, found, sizes, "R@1 over the embedding's size")
     _curves(deltas, found, parts.deltas, "R@1 of Proxy-Anchor over delta")
+    dims.set_xlabel("numbers of an embedding")
+    deltas.set_xlabel("delta; dashed: Proxy-Anchor alone")
     dims.set_xscale("log", base=2)
     ticks = sorted({dim for by_dim in parts.dims.values() for dim in by_dim})
     dims.set_xticks(ticks, [str(tick) for tick in ticks])

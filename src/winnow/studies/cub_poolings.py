@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.cub_losses import C2, CONFIG, SHORT, TITLE
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings, scores
+from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.poolings import LARGE, every_pooling
 
 # The documents' settings of GSP: what is dropped as background is what mu does not keep.
@@ -64,10 +64,19 @@ def _standing(reached: Mapping[str, float]) -> str:
     rivals = [name for name in order if _group(name) == "others" and name != "GAP"]
     ahead = [name for name in rivals if reached[name] > reached["GAP"] + 1]
     gain = reached["GSP + ZSR"] - reached["GAP"]
-    doubt = " (less than such runs differ by)" if abs(gain) <= DEVIATION else ""
+    told = (
+        f" GSP + ZSR is number {order.index('GSP + ZSR') + 1} of the {len(order)} that are in; first is {order[0]}. "
+        "The thesis has GSP first, DeLF and GeMean on a par with it, and no other more than a point ahead of average "
+        f"pooling. That GSP + ZSR is ahead of average pooling {verdict(gain, DEVIATION, of='run')} ({gain:+.2f} points "
+        "of MAP@R)"
+    )
+    if not rivals:
+        return f"{told}."
+    lead = reached["GSP + ZSR"] - reached[rivals[0]]
+    near = [f"{name} ({reached[name] - reached['GSP + ZSR']:+.2f})" for name in ("DeLF", "GeMean") if name in reached]
     return (
-        f" GSP + ZSR is number {order.index('GSP + ZSR') + 1} of the {len(order)} that are in, {gain:+.2f} points of "
-        f"MAP@R from average pooling{doubt}; first is {order[0]}. The thesis has GSP first, DeLF and GeMean on a par "
-        "with it, and no other more than a point ahead of average pooling; here, of "
-        f"{len(rivals)} others, {', '.join(ahead) or 'none'} is."
+        f"{told}, that it is of the best other, {rivals[0]}, {verdict(lead, DEVIATION, of='run')} ({lead:+.2f}). "
+        f"Beside it are {' and '.join(near) or 'neither of the two'}. Of {len(rivals)} others "
+        f"{', '.join(ahead) or 'none'} is more than a point ahead of average pooling, which "
+        f"{'does not agree' if ahead else 'agrees'}."
     )

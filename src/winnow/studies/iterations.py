@@ -42,7 +42,7 @@ def study(task: Task) -> Findings:
                 "k of errors": list(MANY), "eps of errors": list(EPS), "mu of errors": list(SHARES)}  # fmt: skip
     return Findings(
         title="Iterations and the root",
-        text=told(rows, errors),
+        text=told(rows, errors, device.type),
         rows=[*rows, *error_table(errors)],
         figure=draw(rows, errors),
         settings=settings,

@@ -138,7 +138,7 @@ class Comparison:
     def figure(self, found: Found, title: str) -> Figure:
         """Draw MAP@R of every method: a bar for the mean, a dot for each seed, a whisker for their deviation."""
         shown = [method for method in self.methods if found[method.name]]
-        figure = new_figure(7.2, 0.9 + 0.27 * len(shown))
+        figure = new_figure(7.2, 1.1 + 0.27 * len(shown))
         axes = figure.subplots()
         colours = method_colours(dict.fromkeys(method.group for method in shown))
         for place, method in enumerate(shown):
@@ -149,14 +149,15 @@ class Comparison:
             )
             axes.plot(values, [place] * len(values), ".", color=INK, markersize=3)
         axes.set_yticks(range(len(shown)), [method.name for method in shown])
-        axes.invert_yaxis()
+        axes.set_ylim(max(len(shown), 1) - 0.4, -0.6)  # from the top down
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x", visible=True)
         axes.set_xlabel("MAP@R on unseen classes, percent")
         axes.set_title(title)
         if len(colours) > 1:
-            handles = [axes.barh(0, 0, color=colour) for colour in colours.values()]
-            axes.legend(handles, list(colours), loc="lower right", fontsize=8)
+            handles = [axes.barh(0, 0, color=colour, alpha=0.75)[0] for colour in colours.values()]
+            # Beside the bars, which may be long everywhere.
+            figure.legend(handles, list(colours), loc="outside lower center", ncols=len(colours), fontsize=8)
         return figure
 
 

@@ -88,6 +88,8 @@ def told(
 ) -> list[str]:
     """Check: the lower the better for lambda and mu, and eps matters most; effects stand beside those of their table.
 
+    Their text does not say which eps is better, their table does.
+
     Args:
         ours: For each loss, the main effects of our runs; a loss with missing runs is left out.
         theirs: For each loss, those of the thesis' table.
@@ -107,8 +109,12 @@ def told(
             f"; ours are {', '.join(f'{factor} {effect:+.2f}' for factor, effect in own.items())}. That a lower lambda "
             f"is better {verdict(-own['lambda'], deviation[loss])}, that a lower mu is "
             f"{verdict(-own['mu'], deviation[loss])}, and that eps has the most effect "
-            f"{verdict(most, deviation[loss])}."
+            f"{verdict(most, deviation[loss])}; that a lower eps is better, as in their table, "
+            f"{verdict(-own['eps'], deviation[loss])}."
         )
+        against = [factor for factor in ("lambda", "mu") if theirs[loss][factor] > 0]
+        if against:
+            sentences[-1] += f" (Of {' and '.join(against)} their own table says the opposite with {loss}.)"
     return sentences
 
 

@@ -48,11 +48,13 @@ def study(task: Task) -> Findings:
     """
     rows = documents()
     folder = task.data or RESULTS
-    finished, unfinished = from_tables(folder / "protocols")
-    own = [*from_studies(folder), *finished]
+    (own, waiting), (finished, unfinished) = from_studies(folder), from_tables(folder / "protocols")
+    own += finished
     return Findings(
         title="Relative improvements in MAP@R",
-        text=" ".join([*(claim(rows, added) for added in ("CCP", "GSP")), told(own), *left_out(unfinished)]),
+        text=" ".join(
+            [*(claim(rows, added) for added in ("CCP", "GSP")), *told(own), *left_out([*waiting, *unfinished])]
+        ),
         rows=[*(row for row in rows if row["dim"] == 512), *own],
         figure=draw(rows, own),
         settings={"results": str(folder), "small": task.small},
@@ -79,21 +81,37 @@ def claim(rows: Sequence[Row], added: str) -> str:
     )
 
 
-def told(own: Sequence[Row]) -> str:
-    """Say how our own results stand beside the documents' direction."""
+def told(own: Sequence[Row]) -> list[str]:
+    """Say how our own results stand beside the documents' direction, and whether that can be told from chance."""
     if not own:
-        return "None of our results with and without a method is at hand yet."
-    up = sum(row["points"] > 0 for row in own)
+        return ["None of our results with and without a method is at hand yet."]
     best = max(own, key=lambda row: float(row["relative, %"]))
-    return (
-        f"Of our {len(own)} comparisons at hand {up} go the same way; the largest relative gain is"
-        f" {best['relative, %']:+.1f} % ({best['added']} beside {best['method']}, {best['source']}). Ours have "
-        "other backbones, and studies one fold, so that sizes do not compare, only directions."
-    )
+    parts = [
+        "Ours have other backbones, and studies one fold, so that sizes do not compare, only directions. The largest "
+        f"relative gain is {best['relative, %']:+.1f} % ({best['added']} beside {best['method']}, {best['source']})."
+    ]
+    for added in ("CCP", "GSP"):
+        rows = [row for row in own if row["added"].startswith(added)]
+        if not rows:
+            continue
+        known = [row for row in rows if "points in doubt" in row]
+        sure = [row for row in known if abs(row["points"]) > row["points in doubt"]]
+        ahead, behind = (sum(sign * row["points"] > 0 for row in sure) for sign in (1, -1))
+        outcome = (
+            "cannot be told yet" if not sure
+            else "agrees" if not behind else "does not agree" if not ahead else "agrees in part"
+        )  # fmt: skip
+        parts.append(
+            f"Of our {len(rows)} comparisons with {added} {sum(row['points'] > 0 for row in rows)} go the documents' "
+            f"way. By more than chance, which is what seeds deviate by or in protocols the interval of the difference, "
+            f"{ahead} go that way and {behind} the other, of {len(known)} whose chance is known: that {added} improves "
+            f"what it is added to {outcome}."
+        )
+    return parts
 
 
 def left_out(unfinished: Sequence[str]) -> list[str]:
-    """Name the comparisons of protocols that wait for runs."""
+    """Name the comparisons that wait for runs."""
     return [f"Left out until their runs are finished: {'; '.join(unfinished)}."] if unfinished else []
 
 
@@ -127,9 +145,12 @@ def draw(rows: Sequence[Row], own: Sequence[Row]) -> Figure:
 
 def _draw_ours(part: Any, own: Sequence[Mapping[str, Any]]) -> None:
     axes = part.subplots()
-    axes.barh(range(len(own)), [row["points"] for row in own], color=method_colours("12")["2"], height=0.7)
+    doubt = [row.get("points in doubt", 0.0) for row in own]
+    axes.barh(range(len(own)), [row["points"] for row in own], xerr=doubt, color=method_colours("12")["2"], height=0.7,
+              error_kw={"ecolor": INK, "elinewidth": 0.8})  # fmt: skip
     names = [
-        f"{row['method']} + {row['added']}" if row["method"] != "GAP" else f"{row['added']} for GAP" for row in own
+        f"{str(row['method']).upper()} + {row['added']}" if row["method"] != "GAP" else f"{row['added']} for GAP"
+        for row in own
     ]
     axes.set_yticks(range(len(own)), [f"{name} ({row['source'][6:]})" for name, row in zip(names, own, strict=True)])
     axes.tick_params(axis="y", labelsize=7.5)
@@ -137,4 +158,4 @@ def _draw_ours(part: Any, own: Sequence[Mapping[str, Any]]) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.grid(axis="x", visible=True)
     axes.grid(axis="y", visible=False)
-    axes.set_title("ours: points of MAP@R")
+    axes.set_title("ours: points of MAP@R; whiskers: what may be chance, where it is known")

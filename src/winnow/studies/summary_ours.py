@@ -6,61 +6,100 @@ import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
 KEPT = ("sop", "inshop", "cub", "cars")  # how the names of studies' results on these sets begin
 GSP = ("GSP", "GSP + ZSR")  # what the documents compare with average pooling; other kinds of GSP are ours
 
 
+class Score(NamedTuple):
+    """A method's MAP@R in percent, how far its seeds deviate (None for one), and which runs it waits for."""
+
+    mean: float
+    deviation: float | None
+    missing: str
+
+
 def improvement(
-    source: str, on: str, base: str, added: str, before: float, after: float, dim: int | None
-) -> dict[str, Any]:
-    """Return a row of the summary: MAP@R in percent without and with what is added."""
-    return {
+    source: str, on: str, base: str, added: str, before: float, after: float, dim: int | None,
+    doubt: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a row of the summary: MAP@R in percent without and with what is added.
+
+    Args:
+        source: Where it is from.
+        on: The set.
+        base: What is added to.
+        added: What is.
+        before: Without it.
+        after: With it.
+        dim: Size of the embedding.
+        doubt: By how many points the difference may be chance; None where it is not known.
+    """
+    row = {
         "source": source, "set": on, "dim": dim, "method": base, "added": added, "MAP@R without": round(before, 2),
         "MAP@R with": round(after, 2), "points": round(after - before, 2),
         "relative, %": round(100 * (after / before - 1), 1),
     }  # fmt: skip
+    return row if doubt is None else row | {"points in doubt": round(doubt, 2)}
 
 
-def from_studies(folder: Path) -> list[dict[str, Any]]:
-    """Return what CCP and GSP add in kept results on the documents' sets: `A + B` beside `A`, and GSP beside GAP."""
-    rows = []
+def from_studies(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what CCP and GSP add in kept results on the documents' sets: `A + B` beside `A`, and GSP beside GAP.
+
+    Returns:
+        A row for each comparison whose runs are all finished, in doubt by what seeds deviate by; and, in words, those
+        that have some but not all.
+    """
+    rows, unfinished = [], []
     for path in sorted(folder.glob("*.json")):
         if not path.stem.startswith(KEPT):
             continue
         scores = dict(_scores(json.loads(path.read_text(encoding="utf-8"))))
-        for name, value in scores.items():
-            base, _, added = name.rpartition(" + ")
-            if base not in scores and name in GSP:
-                base, added = "GAP", name
-            if base in scores and added.startswith(("CCP", "GSP")):
-                rows.append(improvement(f"ours, {path.stem}", "", base, added, scores[base], value, None))
-    return rows
+        for name, own in scores.items():
+            base, _, added = ("GAP", "", name) if name in GSP else name.rpartition(" + ")
+            if base not in scores or not added.startswith(("CCP", "GSP")):
+                continue
+            both = (scores[base], own)
+            if any(one.missing for one in both):
+                waits = [f"{each} {one.missing}" for each, one in zip((base, name), both, strict=True) if one.missing]
+                unfinished.append(f"{' and '.join(waits)} ({path.stem})")
+                continue
+            doubts = [one.deviation for one in both if one.deviation is not None]
+            rows.append(
+                improvement(f"ours, {path.stem}", "", base, added, both[0].mean, own.mean, None,
+                            max(doubts, default=None))
+            )  # fmt: skip
+    return rows, unfinished
 
 
-def _scores(content: Any) -> Iterator[tuple[str, float]]:
-    """Yield each method's MAP@R in percent, of a result's rows or else the mean of its runs."""
+def _scores(content: Any) -> Iterator[tuple[str, Score]]:
+    """Yield each method's score, of a result's rows or else of its runs."""
     if not isinstance(content, dict):
         return
     found = [row for row in content.get("rows", []) if isinstance(row, dict) and {"method", "MAP@R"} <= set(row)]
     if found:
-        yield from ((row["method"], row["MAP@R"]) for row in found if isinstance(row["MAP@R"], float))
+        for row in found:
+            if isinstance(row["MAP@R"], float):
+                waits = str(row.get("missing") or "").partition(":")[0]  # the command that makes them comes after
+                yield row["method"], Score(row["MAP@R"], row.get("MAP@R sd"), waits)
         return
     by_method: dict[str, list[float]] = {}
     for run in content.get("runs", []):
         score = run.get("MAP@R", run.get("metrics", {}).get("test", {}).get("MAP@R")) if isinstance(run, dict) else None
         if score is not None and "method" in run:
             by_method.setdefault(run["method"], []).append(100 * score)
-    yield from ((name, statistics.mean(values)) for name, values in by_method.items())
+    for name, values in by_method.items():
+        yield name, Score(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None, "")
 
 
 def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return what CCP and GSP add in tables of protocols on the documents' sets: `a+b` beside `a`.
 
     A method counts with the mean of its runs, also where the protocol reports the best of them, and with the largest
-    embedding of its table: where models are judged alone and joined, both are the same runs.
+    embedding of its table: where models are judged alone and joined, both are the same runs. A difference is in doubt
+    by half the width of its interval in the table.
 
     Args:
         folder: Of tables as `winnow protocol` writes them.
@@ -90,10 +129,20 @@ def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             ]
             dim = max(means[1])
             label = added[:3].upper() + added[3:]  # as GSP-alone
+            doubt = next((half for size, half in _halves(content["pairs"], name, base) if size == dim), None)
             rows.append(
-                improvement(f"ours, {path.stem}", SETS[content["set"]], base, label, means[0][dim], means[1][dim], dim)
-            )
+                improvement(f"ours, {path.stem}", SETS[content["set"]], base, label, means[0][dim], means[1][dim], dim,
+                            doubt)
+            )  # fmt: skip
     return rows, unfinished
+
+
+def _halves(pairs: Sequence[Mapping[str, Any]], method: str, against: str) -> Iterator[tuple[int, float]]:
+    """Yield each size and half the width of the interval of the difference there."""
+    for pair in pairs:
+        spread = pair["difference"]
+        if (pair["method"], pair["against"], pair["metric"]) == (method, against, "MAP@R") and "low" in spread:
+            yield pair["size"], (spread["high"] - spread["low"]) / 2
 
 
 def _so_far(pairs: Sequence[Mapping[str, Any]], method: str, against: str) -> str:

@@ -12,7 +12,7 @@ from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, percent, scores
-from winnow.studies.poolings import PNCA, SMALL_LOSSES, WORDS
+from winnow.studies.poolings import EMBEDDED, PNCA, WORDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ WHERE = {
 
 def losses(small: bool) -> Mapping[str, Sequence[str]]:
     """Return the words of C2 and Proxy-NCA++ for the set a size is trained on."""
-    return SMALL_LOSSES if small else CUB_LOSSES
+    return EMBEDDED if small else CUB_LOSSES
 
 
 def compare(methods: Sequence[Method], small: bool, *, seeds: int = 1, steps: int = 200) -> Comparison:
@@ -71,7 +71,7 @@ def curves(
     Args:
         found: Results by the name of their method.
         lines: For each loss, the setting's value to the method's name.
-        baselines: For each loss, the method that the others are compared with, if any.
+        baselines: For each loss, the method that the others are compared with, if any; one for several is drawn once.
         label: What the setting is.
         title: Of the figure.
         log: Whether the setting is spread over orders of magnitude.
@@ -85,14 +85,17 @@ def curves(
         spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in shown.values()])
         axes.plot(list(shown), mean, "o-", color=colours[loss], markersize=3.5, label=loss)
         axes.fill_between(list(shown), mean - spread, mean + spread, color=colours[loss], alpha=0.15, linewidth=0)
-        base = scores({loss: found[baselines[loss]]}) if loss in baselines else {}
-        if base:
-            axes.axhline(base[loss], color=colours[loss], linestyle=(0, (4, 3)), linewidth=1, label=baselines[loss])
+    shared = len(set(baselines.values())) < len(baselines)  # one of all lines has the colour of none
+    for loss, name in {name: (loss, name) for loss, name in baselines.items()}.values():
+        if found[name]:
+            colour = colours[""] if shared else colours[loss]
+            level = scores({name: found[name]})[name]
+            axes.axhline(level, color=colour, linestyle=(0, (4, 3)), linewidth=1, label=name)
     if log:
         axes.set_xscale("log", base=2)
-        ticks = sorted({value for by_value in lines.values() for value in by_value})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+    ticks = sorted({value for by_value in lines.values() for value in by_value})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
     axes.set_xlabel(label)
     axes.set_title(f"{title}: MAP@R on unseen classes, %")
     axes.legend(fontsize=8)

@@ -1,0 +1,91 @@
+"""Paragraphs that set numbers beside the documents' claims: they follow the numbers and what seeds deviate by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from winnow.studies import cub_losses, cub_poolings, learned
+from winnow.studies.ccp_mnist_report import told
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.sweeps import curves
+
+CHANCE = "cannot be told from what seeds deviate by"
+
+
+def runs(*scores: float) -> list[dict[str, Any]]:
+    return [{"metrics": {"test": {"MAP@R": score / 100, "P@1": score / 100}}, "best_step": 5000} for score in scores]
+
+
+def test_losses_on_cub_are_set_beside_the_thesis() -> None:
+    found = {method.name: [] for method in cub_losses.METHODS} | {
+        "C2": runs(19.0, 20.0), "C2 + CCP": runs(22.0, 22.0), "C2 + XBM": runs(19.4, 20.0),
+        "Proxy-Anchor": runs(20.0, 20.0), "Proxy-Anchor + R2": runs(18.0, 18.0), "MS": runs(18.0),
+    }  # fmt: skip
+    text = cub_losses._standing(found)
+    assert "seeds deviate by up to 0.71" in text
+    assert "C2 + CCP +2.50, there +1.66, agrees" in text
+    assert f"C2 + XBM +0.20, there +0.40, {CHANCE}" in text
+    assert "Proxy-Anchor + R2 -2.00, does not agree" in text
+    assert "MS + CCP" not in text
+    assert cub_losses._standing({method.name: [] for method in cub_losses.METHODS}) == ""
+
+
+def test_poolings_on_cub_are_set_beside_the_thesis() -> None:
+    text = cub_poolings._standing({"GAP": 18.0, "GSP + ZSR": 20.0, "DeLF": 19.9, "GMP": 17.0, "GeMean+GSP": 21.0})
+    assert "number 2 of the 5 that are in; first is GeMean+GSP" in text
+    assert "ahead of average pooling agrees (+2.00 points of MAP@R), that it is of the best other, DeLF, cannot" in text
+    assert "Of 2 others DeLF is more than a point ahead of average pooling, which does not agree." in text
+    assert "DeLF (-0.10)" in text
+    assert cub_poolings._standing({"GAP": 18.0, "GSP + ZSR": 17.9}).endswith("(-0.10 points of MAP@R).")
+    assert cub_poolings._standing({"GAP": 18.0}) == ""
+
+
+def test_learning_helps_only_by_more_than_seeds_deviate() -> None:
+    reached = {f"mu 0.3, eps 5: {name}": 20.0 + 0.4 * place for place, name in enumerate(learned.LEARNED)}
+    rows = [{"method": name, "mu at the end": 0.3, "eps at the end": 5.0} for name in reached]
+    assert "learning helps (seeds deviate by up to 0.70)." in learned.told(False, reached, rows, 0.7)
+    assert "learning hardly matters (seeds deviate by up to 1.50)." in learned.told(False, reached, rows, 1.5)
+    assert "learning helps, by one seed." in learned.told(False, reached, rows)
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_ccp_in_the_plane_is_set_beside_the_thesis(collapsed: bool) -> None:
+    def row(method: str, seed: int, problem: int, test: float, radius: float, spread: float) -> dict[str, Any]:
+        return {
+            "method": method, "seed": seed, "problem": problem, "validation MAP@R": test, "test MAP@R": test,
+            "radius, converged": radius, "distance, converged": radius / 4, "proxy spread": spread,
+        }  # fmt: skip
+
+    rows = []
+    for seed in (0, 1):
+        rows += [row("CCP", seed, 1, 0.5, 1.2 - seed / 50, 0.1), row("CCP", seed, 2, 0.6 + seed / 50, 0.9, 0.2)]
+        rows.append(row("one problem", seed, 1, 0.6 + seed / 20, 1.2, 0.001 if collapsed else 0.1))
+        rows.append(row("samples", seed, 1, 0.6, 1.2, 0.1))
+    text = told(rows, "On digits")
+    assert text.startswith("On digits. ")
+    assert f"collapse to a point, which {'agrees' if collapsed else 'does not agree'}" in text
+    assert "the covering radius falls, which agrees (their mean distance: agrees)" in text
+    assert f"to the last agrees, and beside one problem trained on for as long {CHANCE}." in text
+
+
+def test_a_legend_is_beside_the_bars() -> None:
+    compared = Comparison([Method("a", [], "one"), Method("b", [], "two")], seeds=(0,))
+    figure = compared.figure({"a": runs(20.0), "b": runs(20.0)}, "all of them long")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two"]
+    assert figure.axes[0].get_legend() is None
+    FigureCanvasAgg(figure).draw()
+    box, bars = figure.legends[0].get_window_extent(), figure.axes[0].get_window_extent()
+    assert box.y1 <= bars.y0
+
+
+def test_one_baseline_of_several_lines_is_drawn_once_and_in_the_colour_of_none() -> None:
+    found = {"C2": runs(20.0), "1 of 1": runs(21.0), "4 of 4": runs(22.0)}
+    lines = {"K = 1": {1.0: "1 of 1"}, "K = 4": {4.0: "4 of 4"}}
+    axes = curves(found, lines, dict.fromkeys(lines, "C2"), label="pool", title="CCP").axes[0]
+    colours = {line.get_label(): line.get_color() for line in axes.get_lines()}
+    assert list(colours) == ["K = 1", "K = 4", "C2"]
+    assert len(set(colours.values())) == 3
+    assert list(axes.get_xticks()) == [1.0, 4.0]
