@@ -291,6 +291,38 @@ def test_mixed_precision_trains_and_leaves_parameters_in_float32() -> None:
     assert all(torch.isfinite(p).all() for p in trainer.learner.parameters())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["zsr=0.1", "loss=c2"], ["pooling=otp", "loss=triplet"], ["pooling=solar", "references=memory",
+     "references.start=1", "references.batches=2"], ["loss=proxy_anchor", "centres=r1"],
+     ["pooling=gmp_gsp", "loss=c2", "references=ccp", "references.per_class=2", "references.pool=3",
+      "references.patience=1"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_mixed_precision_is_the_backbones_alone(words: list[str]) -> None:
+    """Features of a frozen one are pooled and compared in float32, and are the same in training as in judging."""
+    runs = []
+    for precision in ("32-true", "bf16-mixed"):
+        trainer = make_trainer(small_config(*words, f"train.precision={precision}", "train.steps=15"))
+        trainer.fit()
+        runs.append(trainer)
+    assert same(*map(weights, runs))
+    first, second = ([e | {"seconds": 0} for e in trainer.progress.history] for trainer in runs)
+    assert first == second
+
+
+def test_a_checkpoint_without_a_scaler_is_gone_on_with_where_there_is_one(tmp_path: Path) -> None:
+    """As of a run in 16-mixed that began on a CPU, where it is bf16-mixed, and goes on on a GPU."""
+    config = small_config("train.precision=16-mixed", "train.steps=5")
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    make_trainer(config, folder).fit()
+    resumed = make_trainer(config, folder)
+    resumed.fabric.strategy.precision.scaler = torch.amp.GradScaler("cpu")  # type: ignore[attr-defined]
+    resumed.restore()
+    assert resumed.progress.step == 5
+
+
 @pytest.mark.parametrize("validations", [0, 3])
 def test_a_run_killed_by_sigkill_and_resumed_is_bit_identical(
     make_folder: MakeFolder, tmp_path: Path, validations: int

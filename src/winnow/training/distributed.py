@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -102,6 +103,18 @@ def launched() -> Processes:
     return Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
+class _Mixed(MixedPrecision):
+    """Mixed precision that leaves the inputs of a step as they are: autocast rounds what it computes with.
+
+    Fabric's own rounds them all, and training alone: a frozen backbone's features would not be those that a validation
+    or a pool of CCP sees, and reach the head, which computes in float32, without their digits.
+    """
+
+    def convert_input(self, data: Any) -> Any:
+        """Return the inputs of a step."""
+        return data
+
+
 def join(accelerator: str, precision: Any) -> Fabric:
     """Make the Fabric of a run, for one process or for all that torchrun started, and connect these.
 
@@ -109,8 +122,12 @@ def join(accelerator: str, precision: Any) -> Fabric:
         ConfigError: where a machine has fewer GPUs than processes.
     """
     count = launched().count
+    how: dict[str, Any] = {"precision": precision}
+    if precision in ("16-mixed", "bf16-mixed"):
+        # A CPU has no float16 to gain from, and bfloat16 needs no scaling.
+        how = {"plugins": _Mixed("bf16-mixed" if accelerator == "cpu" else precision, accelerator)}
     if count == 1:
-        return Fabric(accelerator=accelerator, devices=1, precision=precision)
+        return Fabric(accelerator=accelerator, devices=1, **how)
     here = int(os.environ["LOCAL_WORLD_SIZE"])
     if accelerator == "cuda" and torch.cuda.device_count() < here:
         raise ConfigError(
@@ -124,9 +141,7 @@ def join(accelerator: str, precision: Any) -> Fabric:
         "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False
     }
     strategy = DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True, **exchange)
-    fabric = Fabric(
-        accelerator=accelerator, devices=here, num_nodes=count // here, strategy=strategy, precision=precision
-    )
+    fabric = Fabric(accelerator=accelerator, devices=here, num_nodes=count // here, strategy=strategy, **how)
     fabric.launch()
     return fabric
 

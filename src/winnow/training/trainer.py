@@ -246,7 +246,8 @@ class Trainer:
         except (RuntimeError, ValueError, KeyError) as error:
             first = str(error).splitlines()[0]
             raise ModelError(f"{self.folder.checkpoint_file} is of another model: {first}") from None
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        if state["precision"]:  # that of a run on a CPU, which scales nothing, is empty
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.progress = RunState(**state["progress"])
         self.best_state = {key: value.to(self.device) for key, value in best.items()}
         if self.problems is not None:
