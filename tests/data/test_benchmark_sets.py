@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,9 @@ def test_cub_is_read_from_class_folders_alone(tmp_path: Path) -> None:
     found = CUB200(train=2, test=2, classes=2).load(tmp_path)
     assert found.train.class_names == ("001.Bird", "002.Bird")
     assert found.test.class_names == ("003.Bird", "010.Bird")
+    shutil.rmtree(tmp_path / "images" / "002.Bird")
+    with pytest.raises(DataError, match=r"\(3 are there; the first that is not is 002\)"):
+        CUB200(train=2, test=2, classes=2).load(tmp_path)
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.data import made_sets
@@ -23,6 +24,7 @@ from winnow.data.sets.inshop import InShop
 from winnow.errors import ConfigError, DataError
 
 CONTENT = bytes(range(256)) * 8000  # 2 MB
+RNG = np.random.default_rng(0)
 SMALL = CUB200(train=6, test=6, classes=2)
 
 
@@ -89,6 +91,26 @@ def test_damaged_archives_are_refused(tmp_path: Path, name: str) -> None:
         unpack(tmp_path / name, tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["tar", "gz", "bz2", "xz"])
+def test_tar_files_that_are_cut_off_or_harmed_are_refused(tmp_path: Path, kind: str) -> None:
+    path, content = tmp_path / f"a.tar.{kind}".replace("tar.tar", "tar"), RNG.bytes(20_480)
+    with tarfile.open(path, f"w:{kind}" if kind != "tar" else "w:") as bundle:
+        for number in range(20):
+            info = tarfile.TarInfo(f"{number}.jpg")
+            info.size = len(content)
+            bundle.addfile(info, io.BytesIO(content))
+    whole = path.read_bytes()
+    # Unpacked, ten members and their headers of 512 bytes end here, and nothing but the missing end tells that it is.
+    half = 10 * (512 + 20_480) if kind == "tar" else len(whole) // 2
+    harmed = bytes(byte ^ 90 for byte in whole[half : half + 64])  # of a plain file a header, all that has a checksum
+    for packed in (whole[:half], whole[:half] + harmed + whole[half + 64 :]):
+        path.write_bytes(packed)
+        with pytest.raises(DataError, match=r"a\.tar.* cannot be unpacked"):
+            unpack(path, tmp_path / "out")
+    path.write_bytes(whole)
+    assert unpack(path, tmp_path / "out") == 20
+
+
 def test_a_set_is_taken_from_a_folder_an_archive_or_several(tmp_path: Path) -> None:
     source = tmp_path / "source"
     made_sets.cub(source)
@@ -114,11 +136,12 @@ def test_a_set_is_taken_from_a_folder_an_archive_or_several(tmp_path: Path) -> N
 
 def test_another_set_leaves_nothing_behind(tmp_path: Path) -> None:
     made_sets.sop(tmp_path / "source")
-    with pytest.raises(DataError, match="neither image_class_labels"):
+    with pytest.raises(DataError, match="source has neither image_class_labels"):  # as it was named by whoever asked
         get(SMALL, tmp_path / "cub", source=tmp_path / "source")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
     with pytest.raises(DataError, match="no public address"):
-        get(InShop(), tmp_path / "inshop")
+        get(InShop(), tmp_path / "data" / "inshop")
+    assert not (tmp_path / "data").exists()
     for wrong in (tmp_path / "nothing", tmp_path / "source/Stanford_Online_Products/Ebay_train.txt"):
         with pytest.raises(DataError, match=r"no file or folder|no archive"):
             get(SMALL, tmp_path / "cub", source=wrong)

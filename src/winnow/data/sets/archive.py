@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import stat
 import tarfile
@@ -16,6 +17,8 @@ from winnow.errors import DataError, OutputError
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MAX_BYTES = 64 << 30
 MAX_FILES = 1_000_000
+
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError)
 
 Member = tuple[str, Callable[[], IO[bytes]]]
 """Name and how to open it."""
@@ -51,12 +54,12 @@ def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_files
             path = target / _inside(archive, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             with open_member() as source, open(path, "wb") as file:
-                while block := source.read(1 << 20):
+                for block in _blocks(source):
                     room -= len(block)
                     if room < 0:
                         raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes, which no set does")
                     file.write(block)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except (*_DAMAGED, RuntimeError, NotImplementedError) as error:
         raise DataError(f"{archive} cannot be unpacked ({error}); get it anew") from None
     except OSError as error:
         raise OutputError(f"{archive} could not be unpacked to {target} ({error.strerror or error})") from None
@@ -97,12 +100,37 @@ def _members(archive: Path) -> Iterator[Member]:
                 if not info.is_dir():
                     yield info.filename, lambda info=info: packed.open(info)  # type: ignore[misc]
         return
-    with tarfile.open(archive) as bundle:
-        for member in bundle:
-            if not (member.isreg() or member.isdir()):
-                raise _odd(archive, member.name)
-            if member.isreg():
-                yield member.name, lambda member=member: _opened(bundle, member)  # type: ignore[misc]
+    try:
+        with tarfile.open(archive) as bundle:
+            for member in bundle:
+                if not (member.isreg() or member.isdir()):
+                    raise _odd(archive, member.name)
+                if member.isreg():
+                    yield member.name, lambda member=member: _opened(bundle, member)  # type: ignore[misc]
+            _check_end(bundle)
+    except OSError as error:
+        raise tarfile.ReadError(str(error)) from None
+
+
+def _check_end(bundle: tarfile.TarFile) -> None:
+    """Refuse an archive that `tarfile` takes for read at the first header that is damaged or cut off."""
+    stream = bundle.fileobj
+    assert stream is not None, "it is open"
+    stream.seek(bundle.offset)
+    last = stream.read(tarfile.BLOCKSIZE)
+    if not last or any(last):  # blocks of zeros are the end
+        raise tarfile.ReadError("it is damaged in its middle" if last else "it is cut off")
+    while stream.read(1 << 20):  # gzip has its checksum at the very end
+        pass
+
+
+def _blocks(source: IO[bytes]) -> Iterator[bytes]:
+    """Read a member; gzip and bz2 tell damage by an OSError, which is not to be taken for one of writing."""
+    try:
+        while block := source.read(1 << 20):
+            yield block
+    except OSError as error:
+        raise tarfile.ReadError(str(error)) from None
 
 
 def _opened(bundle: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:

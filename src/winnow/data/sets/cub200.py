@@ -50,9 +50,11 @@ class CUB200(Dataset):
         first = next((p for p in _places(root) if any(_is_class(name) for name in subfolders(p))), None)
         folders = [] if first is None else [name for name in subfolders(first) if _is_class(name)]
         if first is None or len(folders) != 2 * half:
+            lacking = sorted(set(range(1, 2 * half + 1)) - {int(name[:3]) for name in folders})
+            told = f"; the first that is not is {lacking[0]:03d}" if folders and lacking else ""
             raise DataError(
                 f"{root} has neither image_class_labels.txt nor the {2 * half} class folders "
-                f"001.Black_footed_Albatross, ... ({len(folders)} are there)"
+                f"001.Black_footed_Albatross, ... ({len(folders)} are there{told})"
             )
         found = class_folders(root, first, folders, parts)
         if half != 100:

@@ -40,7 +40,6 @@ def get(
             f"{target} already holds something: `winnow datasets verify {dataset.name} {target}` looks at it; choose "
             "another folder with --to"
         )
-    make_folder(target.parent)
     downloads = target.with_name(f"{target.name}.download")
     files = _downloaded(dataset, downloads, task) if source is None else _given(source)
     partial = target.with_name(f".partial-{target.name}")
@@ -54,7 +53,10 @@ def get(
                 unpack(file, partial)
             else:
                 shutil.copyfile(file, partial / file.name)
-        _, short = dataset.check(partial)  # refuses another set before anything is in place
+        try:
+            _, short = dataset.check(partial)  # refuses another set before anything is in place
+        except DataError as error:  # about a folder that is gone when it is read
+            raise DataError(str(error).replace(str(partial), str(source or target))) from None
         if target.exists():
             target.rmdir()
         partial.rename(target)
