@@ -1,9 +1,15 @@
 """The study of average pooling, on a few images of a folder and a small network."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from tests.conftest import MakeFolder
+from winnow.data.sets import DATASETS
+from winnow.errors import ConfigError, DataError
 from winnow.studies import Task, average_pooling
 
 
@@ -28,11 +34,50 @@ def test_the_study_checks_every_image(make_folder: MakeFolder, monkeypatch: pyte
     assert len(findings.figure.axes) == 4
 
 
+def cifar(folder: Path) -> Path:
+    """Files of Cifar-10 with 20 images to train on and 8 to test on of each class, whose colour tells it."""
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 200, (10, 3, 1))
+    folder.mkdir()
+    for name, count in [*((f"data_batch_{number}", 40) for number in range(1, 6)), ("test_batch", 80)]:
+        labels = np.arange(count) % 10
+        pixels = colours[labels] + rng.integers(0, 56, (count, 3, 32 * 32))
+        records = np.concatenate([labels[:, None], pixels.reshape(count, -1)], axis=1)
+        (folder / f"{name}.bin").write_bytes(records.astype(np.uint8).tobytes())
+    known = DATASETS["cifar10"]
+    known.note_missing(folder, known.check(folder)[1])
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+def test_the_full_study_looks_at_the_run_that_it_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(average_pooling, "COUNTS", (5, average_pooling.PROTOTYPES))
+    words = ["train.steps=4", "train.eval_every=2", "train.classes_per_batch=4", "train.samples_per_class=2",
+             "train.device=cpu"]  # fmt: skip
+    task = Task(small=False, data=cifar(tmp_path / "cifar10"), runs=tmp_path / "runs", words=words)
+    with pytest.raises(DataError, match=r"no trained model in .*runs: `winnow study average-pooling train.steps=4 "):
+        average_pooling.study(replace(task, only_finished=True))
+    findings = average_pooling.study(task)
+    assert [(row["space"], row["dim"]) for row in findings.rows] == [("plane", 2)] * 2 + [("backbone", 64)] * 2
+    assert [row["images within the radius, %"] for row in findings.rows] == [100] * 4
+    assert findings.settings["images"] == 80
+    assert findings.text.startswith("Cifar-10 with ResNet-20, trained from nothing")
+    assert "`train.steps=4`" in findings.text
+    again = average_pooling.study(replace(task, only_finished=True))
+    assert again.rows == findings.rows
+
+
+def test_small_has_no_run_that_takes_settings(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"train.steps=4: settings are of the run that --full trains"):
+        average_pooling.study(Task(small=True, runs=tmp_path, words=["train.steps=4"]))
+
+
 def test_the_text_follows_the_numbers():
     row = {"space": "plane", "dim": 2, "prototypes": 48, "covering radius": 0.5, "largest |PCC - GAP|": 0.6,
            "images within the radius, %": 99.0, "prototypes of several classes, %": 0.0,
            "images in another class's hull, %": 0.0}  # fmt: skip
-    text = average_pooling.told([row, {**row, "space": "backbone"}, {**row, "space": "backbone"}])
+    text = average_pooling.told([row, {**row, "space": "backbone"}, {**row, "space": "backbone"}], "Digits")
+    assert text.startswith("Digits (the documents: ResNet-20 on Cifar-10")
     assert "not every image" in text
     assert "This does not agree" in text
     assert "which does not agree" in text

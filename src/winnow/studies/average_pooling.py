@@ -12,12 +12,14 @@ from torch import Tensor
 from winnow.data import ImageSet, MPerClassSampler, load_images
 from winnow.data.emoji import load_emoji
 from winnow.data.imageset import Subset
+from winnow.errors import ConfigError
 from winnow.functional import AveragePooling, analyse_average_pooling, convex_hull
 from winnow.losses import C2
 from winnow.models import Embedder
 from winnow.pooling.base import as_tokens
 from winnow.report.style import INK, new_figure, styled
-from winnow.studies.base import Findings, Row, Task
+from winnow.studies.average_pooling_model import cifar_features, comparison
+from winnow.studies.base import Findings, Row, Task, with_runs
 from winnow.training import load_config
 from winnow.training.features import frozen_inputs
 from winnow.training.opening import make_crops
@@ -26,7 +28,8 @@ from winnow.training.prepare import resolve_config
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CLASSES, PROTOTYPES = 10, 48  # as in the documents
+CLASSES, PER_CLASS, PROTOTYPES = 10, 64, 48  # as in the documents
+SOME = 16  # images of a class in small
 INSIDE = "images in another class's hull, %"
 COUNTS = (12, PROTOTYPES, 192)
 WORDS = ["data=emoji", "backbone.train=frozen", "train.device=cpu", "dim=2", "pooling=gap"]
@@ -73,16 +76,13 @@ def train_plane(features: Tensor, labels: Tensor, steps: int) -> Tensor:
     return (features / scale) @ weight.detach().mT
 
 
+@with_runs
 def study(task: Task) -> Findings:
     """Average pooling as a convex combination of prototypes: the bound for every image, class hulls (Figs. 4.2-4.4).
 
-    Cost: 1 minute; in full 3 minutes.
+    Cost: 1 minute; in full Cifar-10, minutes on a GPU.
     """
-    per_class = 16 if task.small else 64
-    images = pick_images(task, per_class)
-    task.note(f"local features of {len(images)} images")
-    features, labels = local_features(images, WORDS), torch.from_numpy(images.labels)
-    spaces = {"plane": train_plane(features, labels, 300 if task.small else 2000), "backbone": features}
+    spaces, labels, where = small_features(task) if task.small else cifar_features(task, PER_CLASS)
     rows: list[dict[str, Any]] = []
     shown: AveragePooling | None = None
     for name, space in spaces.items():
@@ -94,9 +94,25 @@ def study(task: Task) -> Findings:
             if (name, count) == ("plane", PROTOTYPES):
                 shown = found
     assert shown is not None
-    settings = {"small": task.small, "classes": len(images.class_names), "images": len(images), "words": WORDS,
-                "data": "emoji" if task.data is None else task.data.name}  # fmt: skip
-    return Findings("What average pooling does", told(rows), rows, draw(shown, labels), settings)
+    words = WORDS if task.small else list(comparison(task).words)
+    settings = {"small": task.small, "classes": int(labels.max()) + 1, "images": len(labels), "words": words}
+    return Findings("What average pooling does", told(rows, where), rows, draw(shown, labels), settings)
+
+
+def small_features(task: Task) -> tuple[dict[str, Tensor], Tensor, str]:
+    """Return local features (N, n, d) in a plane and in a pretrained backbone's own space, labels, and of what.
+
+    Raises:
+        ConfigError: for settings, since no run takes them here.
+    """
+    if task.words:
+        raise ConfigError(f"{task.words[0]}: settings are of the run that --full trains; leave them out")
+    images = pick_images(task, SOME)
+    task.note(f"local features of {len(images)} images")
+    features, labels = local_features(images, WORDS), torch.from_numpy(images.labels)
+    data = "The embedded set" if task.data is None else task.data.name
+    where = f"{data} with a frozen pretrained backbone and a plane learned from its averages, {len(images)} images"
+    return {"plane": train_plane(features, labels, 300), "backbone": features}, labels, where
 
 
 def row_of(name: str, dim: int, found: AveragePooling) -> dict[str, Any]:
@@ -111,14 +127,15 @@ def row_of(name: str, dim: int, found: AveragePooling) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(rows: Sequence[Row]) -> str:
-    """Set the outcome beside Proposition 4.2.1 and the overlapping hulls of Fig. 4.3."""
+def told(rows: Sequence[Row], where: str) -> str:
+    """Set the outcome beside Proposition 4.2.1 and the overlapping hulls of Fig. 4.3; `where` says on what."""
     holds = all(row["images within the radius, %"] == 100 for row in rows)
     worst = max(row["largest |PCC - GAP|"] / row["covering radius"] for row in rows)
     plane = next(row for row in rows if row["space"] == "plane" and row["prototypes"] == PROTOTYPES)
     inside, several = plane[INSIDE], plane["prototypes of several classes, %"]
     high = [row for row in rows if row["space"] == "backbone"]
     return (
+        f"{where} (the documents: ResNet-20 on Cifar-10, {PER_CLASS} images of a class). "
         "Proposition 4.2.1: the mean of an image's local features (GAP) is within the covering radius of the "
         "combination of prototypes by its histogram (PCC). It holds here for "
         f"{'every image' if holds else 'not every image'}, in the plane and in the backbone's {high[0]['dim']} "

@@ -13,7 +13,6 @@ from winnow.data import Splits
 from winnow.data.sets import DATASETS
 from winnow.functional import NORMALISE, clip_norm, pairwise_distance
 from winnow.models.embedder import grid_shape
-from winnow.models.weights import read_state
 from winnow.pooling import GSP
 from winnow.report.style import save
 from winnow.studies.base import Findings, Task, with_runs
@@ -22,13 +21,12 @@ from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
 from winnow.studies.pretrain import Recipe, pretrain, read_record
 from winnow.studies.sweeps import gsp
+from winnow.studies.trained import open_trained
 from winnow.studies.zero_shot_pictures import draw, overlays
 from winnow.studies.zero_shot_predict import class_rows, draw_splits, predict
 from winnow.studies.zero_shot_report import Pair, Seen, summarise, told
-from winnow.training.arithmetic import make_fabric
-from winnow.training.monitor import Monitor
 from winnow.training.plan import Planned
-from winnow.training.prepare import load_data, prepare, resolve_config
+from winnow.training.prepare import load_data
 from winnow.training.shared import Shared
 
 PROTOTYPES, SPLITS, RIDGE = 8, 1000, 0.05
@@ -82,29 +80,20 @@ def comparison(task: Task, starts: Mapping[str, Sequence[str]]) -> tuple[Compari
 def look(run: Planned, splits: Splits, shared: Shared) -> Seen:
     """Return what a trained model makes of the test images: attributes and embeddings of classes, and some places."""
     assert splits.test is not None, "both sets have test images"
-    config = resolve_config(run.config)
-    tested = replace(splits, train=splits.test, val=splits.test)  # no other images are looked at
-    prepared = prepare(config, tested, Monitor(), shared)
-    embedder, inputs = prepared.embedder.to(make_fabric(config).device).eval(), prepared.val
-    weights = run.folder.model_folder / "model.safetensors"
-    embedder.load_state(read_state(weights), str(weights))
+    trained = open_trained(run, splits, shared)
+    embedder, inputs = trained.embedder, trained.inputs
     pooling = embedder.head.pooling
     assert isinstance(pooling, GSP), "every method of the study pools by GSP"
-
-    def features(indices: Sequence[int]) -> Tensor:
-        batch = inputs.test(indices)
-        return batch if prepared.frozen else embedder.backbone(batch)
-
     attributes, embeddings = [], []
     count = len(inputs.labels)
     for start in range(0, count, 500):
-        pooled = embedder.head(features(range(start, min(start + 500, count))), details=True)
+        pooled = embedder.head(trained.features(range(start, min(start + 500, count))), details=True)
         assert pooled.attributes is not None, "GSP has attributes"
         attributes.append(pooled.attributes.cpu())
-        embeddings.append(NORMALISE[config.normalise](pooled.pooled).cpu())
+        embeddings.append(NORMALISE[trained.config.normalise](pooled.pooled).cpu())
     labels = torch.from_numpy(inputs.labels)
     chosen = [int((labels == label).nonzero()[0]) for label in range(min(SHOWN, int(labels.max()) + 1))]
-    maps = features(chosen)
+    maps = trained.features(chosen)
     shape = (len(chosen), *grid_shape(maps))
     costs = pairwise_distance(clip_norm(embedder.head.project(maps)), clip_norm(pooling.prototypes))
     moved = embedder.head(maps, details=True).weights
