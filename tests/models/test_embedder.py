@@ -98,6 +98,17 @@ def test_the_card_says_when_prototypes_were_never_set(tmp_path: Path) -> None:
     assert "pools by plain average" in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("normalise", "measure", "length"),
+    [("unit", "cosine similarity", "), unit length"), ("ball", "Euclidean distance", "), at most unit length")],
+)
+def test_the_card_says_how_vectors_are_compared(tmp_path: Path, normalise: str, measure: str, length: str) -> None:
+    small(normalise=normalise).save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert f"Compare by {measure}." in card
+    assert length in card
+
+
 def test_what_is_no_model_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="holds no saved model"):
         Embedder.from_pretrained(tmp_path)

@@ -15,13 +15,13 @@ tags: [image-retrieval, metric-learning]
 # Image embeddings: {backbone} with {pooling} pooling
 
 Maps an image to a {dim}-dimensional vector; images of one kind lie near each other, also for kinds not seen in
-training. Compare by cosine similarity.
+training. Compare by {measure}.
 
 ```python
 from winnow import Embedder
 
 embedder = Embedder.from_pretrained("path/to/this/folder")
-vectors = embedder.encode(["a.jpg", "b.jpg"])  # (2, {dim}), unit length
+vectors = embedder.encode(["a.jpg", "b.jpg"])  # (2, {dim}), {length}
 ```
 
 Input: short side {resize} px, centre crop {crop} px, RGB.
@@ -43,7 +43,10 @@ def model_card(config: ModelConfig, metrics: Mapping[str, float] | None, ready: 
     rows = [f"| {name} | {100 * value:.2f} |" for name, value in (metrics or {}).items()]
     measured = "\n".join(["| test metric | % |", "|---|---|", *rows]) if rows else "Nothing has been measured yet."
     notes = "" if ready else "\nThe prototypes were never set from data: this model pools by plain average.\n"
+    on_sphere = config.normalise == "unit"
     return _TEMPLATE.format(
+        measure="cosine similarity" if on_sphere else "Euclidean distance",
+        length="unit length" if on_sphere else "at most unit length",
         backbone=config.backbone.name,
         pooling=config.pooling["name"].upper(),
         dim=config.dim,
