@@ -46,6 +46,15 @@ def test_classes_that_share_no_prototype_do_not_overlap():
     assert mixed.overlap.tolist() == [1, 1]
 
 
+def test_a_class_without_images_or_without_an_active_prototype_has_no_hull():
+    places = torch.arange(8.0)[:, None] * torch.tensor([1.0, 0.5])
+    found = analyse_average_pooling(places[None].repeat(2, 1, 1), torch.tensor([0, 2]), prototypes=8)
+    assert found.overlap.tolist() == [1, 0, 1]
+    spread = analyse_average_pooling(places[None], torch.tensor([0]), prototypes=8, active=0.2)  # 1/8 on each
+    assert not spread.active.any()
+    assert spread.overlap.tolist() == [0]
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="labels"):
         analyse_average_pooling(torch.zeros(2, 3, 4), torch.zeros(3))

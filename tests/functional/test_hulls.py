@@ -53,3 +53,4 @@ def test_overlap_is_the_share_of_points():
     shares = hull_overlap(points, labels, [SQUARE, SQUARE + 0.8])
     assert shares.tolist() == [0.5, 0.0]
     assert hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE]).tolist() == [1.0, 0.0, 0.0]
+    assert hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE[:0]]).tolist() == [0.5, 0.0, 0.0]

@@ -86,12 +86,14 @@ def hull_overlap(points: Tensor, labels: Tensor, vertices: Sequence[Tensor]) -> 
     Args:
         points: (p, d).
         labels: (p,) from 0 to C - 1.
-        vertices: For each of C classes (m, d): what its hull is of, such as its points or its active prototypes.
+        vertices: For each of C classes (m, d): what its hull is of, such as its points or its active prototypes; of none
+            there is no hull, and nothing lies in it.
 
     Returns:
         (C,): 0 where a class is apart from all others, or has no points; 1 where all its points lie in others' hulls.
     """
-    inside = torch.stack([in_hull(points, each) for each in vertices], dim=1)
+    nowhere = torch.zeros(len(points), dtype=torch.bool, device=points.device)
+    inside = torch.stack([in_hull(points, each) if len(each) else nowhere for each in vertices], dim=1)
     own = torch.nn.functional.one_hot(labels.long(), len(vertices)).bool()
     foreign = (inside & ~own).any(dim=1).double()
     return (own.double().mT @ foreign) / own.sum(dim=0).clamp(min=1)
