@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from winnow.errors import OutputError
@@ -48,3 +49,31 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"the folder {path} cannot be made ({error.strerror}): choose another place") from None
+
+
+@contextmanager
+def lock(file: Path, work: str) -> Iterator[None]:
+    """Keep other processes from the same work meanwhile.
+
+    The lock is the system's own, so that a killed process leaves none behind.
+
+    Args:
+        file: What is locked; made where it is not there, and never changed.
+        work: What is done under it, such as "changing photos.index", for whoever is refused.
+
+    Raises:
+        OutputError: when another process is at it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where two writers are the user's to avoid
+        yield
+        return
+    with open(file, "ab") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise OutputError(f"another process is {work}: wait until it is done") from None
+        except OSError:  # a disk without locks
+            pass
+        yield

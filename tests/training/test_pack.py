@@ -13,7 +13,7 @@ from PIL import Image
 from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import StopAfter, same
 from winnow.data import Crops, ImageStore
-from winnow.errors import ConfigError, DataError, ModelError, TrainingError
+from winnow.errors import ConfigError, DataError, ModelError, OutputError, TrainingError, WinnowError
 from winnow.training import Monitor, RunFolder, load_config, run_training
 from winnow.training.opening import make_crops
 from winnow.training.pack import Outcome, run_pack
@@ -74,6 +74,14 @@ def test_images_are_decoded_once_for_all_runs(
     assert len(read) == 8 * 4
 
 
+class Interrupted(Monitor):
+    """Ends all runs at a step, as Ctrl-C does."""
+
+    def step(self, step: int) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+
 class Broken(Monitor):
     """Breaks a run at a step by an error that no user has caused."""
 
@@ -109,6 +117,34 @@ def test_a_run_that_fails_ends_alone(make_folder: MakeFolder, tmp_path: Path) ->
     assert "not finite" in str(infinite.error)
     assert all(isinstance(outcome.error, ConfigError) for outcome in impossible)
     assert {id(outcome) for outcome in told} == {id(outcome) for outcome in outcomes}
+
+
+def test_a_run_that_never_began_leaves_its_folder_free(make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    folder = RunFolder(tmp_path / "run")
+    for word in (f"backbone.weights={tmp_path}/nothing.pth", "train.lr_multipliers={nothing: 2}"):
+        config = load_config(None, [f"data={data}", *TINY, "train.device=cpu", "backbone.train=full", word])
+        with pytest.raises(WinnowError, match="nothing"):
+            run_training(config, folder)
+        assert not folder.path.exists()  # where it would refuse a setting that puts it right
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(make_folder: MakeFolder, tmp_path: Path) -> None:
+    first, second = planned(tmp_path, make_folder(), "seed=0,1", words=("backbone.train=full",))
+    first.folder.create(first.config)
+    with first.folder.held():
+        taken, free = run_pack([first, second])
+    assert isinstance(taken.error, OutputError)
+    assert str(taken.error) == f"another process is training {first.folder.path}: wait until it is done"
+    assert free.result is not None
+
+
+def test_runs_that_are_broken_off_side_by_side_can_go_on_at_once(make_folder: MakeFolder, tmp_path: Path) -> None:
+    runs = planned(tmp_path, make_folder(), "seed=0,1", words=("backbone.train=full",))
+    with pytest.raises(KeyboardInterrupt) as kept:  # its frames hold both, as a notebook's last error does
+        run_pack(runs, at_once=2, monitor=lambda run: Interrupted() if run is runs[0] else Monitor())
+    assert all(outcome.error is None for outcome in run_pack(runs, at_once=2))
+    assert kept.tb is not None
 
 
 def test_an_unexpected_fault_is_told_with_its_place(make_folder: MakeFolder, tmp_path: Path) -> None:

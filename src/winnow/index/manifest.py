@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from winnow.errors import DataError, ModelError, OutputError
-from winnow.files import write_text
+from winnow.errors import DataError, ModelError
+from winnow.files import lock, write_text
 
 FILE = "index.json"
 VERSION = 1
@@ -70,23 +69,10 @@ class Manifest:
             raise DataError(f"{folder / FILE} is damaged: build the index anew with `winnow index`") from None
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[None]:
     """Keep other processes from changing an index meanwhile; readers are not disturbed.
 
-    The lock is the system's own, so that a killed process leaves none behind.
-
     Raises:
-        OutputError: when another process is at it.
+        OutputError: on entering, when another process is at it.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows, where two writers are the user's to avoid
-        yield
-        return
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise OutputError(f"another process is changing {folder}: wait until it is done") from None
-        yield
+    return lock(folder / ".lock", f"changing {folder}")

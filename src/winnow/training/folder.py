@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError, unknown_here
-from winnow.files import make_folder, write_atomically, write_text
+from winnow.files import lock, make_folder, write_atomically, write_text
 from winnow.training.config import Config, make_config
 from winnow.training.words import read_yaml
 
@@ -54,6 +54,14 @@ class RunFolder:
         self.config_file.unlink(missing_ok=True)
         with suppress(OSError):  # something else may be in it
             self.path.rmdir()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other processes from training this run meanwhile.
+
+        Raises:
+            OutputError: on entering, when another process trains it.
+        """
+        return lock(self.config_file, f"training {self.path}")
 
     def read_config(self) -> Config:
         """Read the config of an existing run.

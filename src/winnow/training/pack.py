@@ -69,18 +69,22 @@ def run_pack(
     outcomes: dict[int, Outcome] = {}
     waiting = deque(enumerate(runs))
     going: dict[int, Work[dict[str, Any]]] = {}
-    with own_randomness():
-        while waiting or going:
-            while waiting and len(going) < limit:
-                number, run = waiting.popleft()
-                going[number] = _begin(run, monitor(run), shared)
-            for number in list(going):
-                outcome = _advance(runs[number], going[number])
-                if outcome is not None:
-                    del going[number]
-                    outcomes[number] = outcome
-                    ended(outcome)
-                    _free()
+    try:
+        with own_randomness():
+            while waiting or going:
+                while waiting and len(going) < limit:
+                    number, run = waiting.popleft()
+                    going[number] = _begin(run, monitor(run), shared)
+                for number in list(going):
+                    outcome = _advance(runs[number], going[number])
+                    if outcome is not None:
+                        del going[number]
+                        outcomes[number] = outcome
+                        ended(outcome)
+                        _free()
+    finally:
+        for work in going.values():  # broken off: their folders are free again
+            work.close()
     return [outcomes[number] for number in range(len(runs))]
 
 

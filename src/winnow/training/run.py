@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from winnow.data import FileSet, ImageSet, ImageStore, Splits, load_images
 from winnow.data.emoji import load_emoji
 from winnow.data.sets import DATASETS
-from winnow.errors import ConfigError, DataError, TrainingError
+from winnow.errors import ConfigError, DataError, TrainingError, WinnowError
 from winnow.evaluation import RetrievalResult
 from winnow.functional import NORMALISE
 from winnow.models import Embedder
@@ -62,8 +63,9 @@ def run_training(
         TrainingError: when training cannot go on.
     """
     try:
-        with own_randomness(), missing_others(launched()):
-            return finish(training(config, folder, resume=resume, monitor=monitor, shared=shared))
+        work = training(config, folder, resume=resume, monitor=monitor, shared=shared)
+        with own_randomness(), missing_others(launched()), closing(work):
+            return finish(work)
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(
             "the GPU has no memory left: use smaller batches (train.classes_per_batch), smaller images (image.crop) "
@@ -109,17 +111,27 @@ def training(
         check_begun(config, folder)
     if not resume and processes.is_first:
         folder.create(config)
-    prepared = prepare(config, splits, monitor, shared)
-    prepared.embedder.to(make_fabric(config).device)
-    untrained = judge_untrained(prepared)
-    learner = make_learner(prepared)
-    prepared.averages = Averages()  # training needs none; those that runs share are kept for the next
-    sizes = np.unique(prepared.train.labels, return_counts=True)[1].tolist()
-    for note in learner.references.notes(config.train.steps, sizes):
-        monitor.note(note)
+    with folder.held() if processes.is_first else nullcontext():
+        return (yield from _training(config, folder, splits, origin, resume=resume, monitor=monitor, shared=shared))
+
+
+def _training(
+    config: Config, folder: RunFolder, splits: Splits, origin: Mapping[str, Any], *, resume: bool, monitor: Monitor,
+    shared: Shared | None,
+) -> Work[dict[str, Any]]:  # fmt: skip
+    """Do it with the data at hand, in a folder that is this run's."""
+    processes = launched()
     try:
+        prepared = prepare(config, splits, monitor, shared)
+        prepared.embedder.to(make_fabric(config).device)
+        untrained = judge_untrained(prepared)
+        learner = make_learner(prepared)
+        prepared.averages = Averages()  # training needs none; those that runs share are kept for the next
+        sizes = np.unique(prepared.train.labels, return_counts=True)[1].tolist()
+        for note in learner.references.notes(config.train.steps, sizes):
+            monitor.note(note)
         trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
-    except ConfigError:  # a pattern of learning rates that matches nothing: only now are there parameters to match
+    except WinnowError:  # of weights, images or patterns: what puts it right may be a setting, which a run would refuse
         if not resume and processes.is_first:
             folder.discard()
         raise
