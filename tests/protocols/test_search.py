@@ -249,6 +249,19 @@ def test_figures_of_few_or_odd_trials() -> None:
         assert not any("$" in label.get_text() for label in figure.axes[0].get_xticklabels())
 
 
+def test_levels_between_trials_are_straight_where_they_are_seen() -> None:
+    trials = [(1e-4, 1), (1e-4, 3), (1.0, 1), (1.0, 3)]
+    figure = contour_figure(("a", "b"), trials, [0.0, 0.0, 4.0, 4.0], (True, False), "MAP@R")
+    axes = figure.axes[0]
+    figure.draw_without_rendering()
+    assert {"0.0001", "0.01", "1"} <= {label.get_text() for label in axes.get_xticklabels()}
+    left, right = axes.get_xlim()
+    assert left < -4 < 0 < right  # a dot on the edge is a whole one
+    levels = next(part for part in axes.collections if hasattr(part, "levels"))
+    corners = levels.get_paths()[len(levels.levels) // 2 - 1].vertices  # up to the middle, which is at a = 0.01
+    assert abs(corners[:, 0].max() - -2.0) < 0.4
+
+
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtraError, match=r"winnow-dml\[optuna\]"):

@@ -22,13 +22,12 @@ def runs(*scores: float) -> list[dict[str, Any]]:
 def test_losses_on_cub_are_set_beside_the_thesis() -> None:
     found = {method.name: [] for method in cub_losses.METHODS} | {
         "C2": runs(19.0, 20.0), "C2 + CCP": runs(22.0, 22.0), "C2 + XBM": runs(19.4, 20.0),
-        "Proxy-Anchor": runs(20.0, 20.0), "Proxy-Anchor + R2": runs(18.0, 18.0), "MS": runs(18.0),
+        "Proxy-Anchor": runs(20.0, 20.2), "Proxy-Anchor + R2": runs(19.5, 19.7), "MS": runs(18.0),
     }  # fmt: skip
     text = cub_losses._standing(found)
-    assert "seeds deviate by up to 0.71" in text
     assert "C2 + CCP +2.50, there +1.66, agrees" in text
     assert f"C2 + XBM +0.20, there +0.40, {CHANCE}" in text
-    assert "Proxy-Anchor + R2 -2.00, does not agree" in text
+    assert "Proxy-Anchor + R2 -0.50, does not agree" in text  # whose seeds deviate less than those of C2
     assert "MS + CCP" not in text
     assert cub_losses._standing({method.name: [] for method in cub_losses.METHODS}) == ""
 

@@ -50,17 +50,16 @@ def contour_figure(
     axes = figure.subplots()
     x, y = (_place(axes, "xy"[n], [trial[n] for trial in trials], logarithmic[n]) for n in range(2))
     z = np.asarray(values)
-    # As near as they look on these axes, which decides between which trials levels are drawn.
-    seen = [np.log(side) if log else side for side, log in zip((x, y), logarithmic, strict=True)]
-    if len(set(zip(*(side.tolist() for side in seen), strict=True))) >= 4 and np.linalg.matrix_rank(
-        np.stack([*seen, np.ones_like(x)]), tol=1e-9
+    if len(set(zip(x.tolist(), y.tolist(), strict=True))) >= 4 and np.linalg.matrix_rank(
+        np.stack([x, y, np.ones_like(x)]), tol=1e-9
     ) == 3:  # fmt: skip
-        axes.tricontourf(x, y, Triangulation(*seen).triangles, z, levels=12, alpha=0.6)
+        axes.tricontourf(Triangulation(x, y), z, levels=12, alpha=0.6)
     points = axes.scatter(x, y, c=z, edgecolors=INK, linewidths=0.6, s=26, zorder=3)
     best = int(z.argmax())
     axes.scatter(x[best], y[best], s=120, facecolors="none", edgecolors=INK, linewidths=1.5, zorder=4)
     figure.colorbar(points, ax=axes, label=f"{metric} on validation classes, percent")
-    axes.margins(0.05)  # a dot on the edge is a whole one
+    axes.use_sticky_edges = False  # a dot on the edge of the levels is a whole one
+    axes.margins(0.05)
     axes.set_xlabel(keys[0])
     axes.set_ylabel(keys[1])
     axes.set_title(f"{keys[0]} and {keys[1]}; the best is circled")
@@ -68,14 +67,15 @@ def contour_figure(
 
 
 def _place(axes: Axes, side: str, found: Sequence[Any], log: bool) -> Any:
-    """Return where values are along an axis, and set it up."""
+    """Return where values are along an axis, and set it up.
+
+    A logarithmic one is an even axis of logarithms: levels between trials are then straight where they are seen.
+    """
     if any(isinstance(value, str) for value in found):
         names = sorted(set(map(str, found)))
         getattr(axes, f"set_{side}ticks")(range(len(names)), names)
         return np.array([names.index(str(value)) for value in found], dtype=float)
     if log:
-        getattr(axes, f"set_{side}scale")("log")
-        # Its own labels are mathematics, which figures here do not set.
-        getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{value:g}")
-        getattr(axes, f"{side}axis").set_minor_formatter(lambda value, _: "")
+        getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{10**value:.3g}")
+        return np.log10(np.array(found, dtype=float))
     return np.array(found, dtype=float)

@@ -158,4 +158,4 @@ def _draw_ours(part: Any, own: Sequence[Mapping[str, Any]]) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.grid(axis="x", visible=True)
     axes.grid(axis="y", visible=False)
-    axes.set_title("ours: points of MAP@R; whiskers: what may be chance, where it is known")
+    axes.set_title("ours: points of MAP@R; whiskers: chance, where known")
