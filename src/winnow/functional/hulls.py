@@ -86,8 +86,8 @@ def hull_overlap(points: Tensor, labels: Tensor, vertices: Sequence[Tensor]) -> 
     Args:
         points: (p, d).
         labels: (p,) from 0 to C - 1.
-        vertices: For each of C classes (m, d): what its hull is of, such as its points or its active prototypes; of none
-            there is no hull, and nothing lies in it.
+        vertices: For each of C classes (m, d): what its hull is of, such as its points or its active prototypes; of
+            none there is no hull, and nothing lies in it.
 
     Returns:
         (C,): 0 where a class is apart from all others, or has no points; 1 where all its points lie in others' hulls.
