@@ -20,7 +20,8 @@ from winnow.mining import MINING
 from winnow.pooling import POOLINGS
 from winnow.protocols import find_protocol, find_set
 from winnow.protocols.methods import method_words
-from winnow.protocols.search import Search, parse_space
+from winnow.protocols.search import Search
+from winnow.protocols.space import parse_space
 from winnow.references import REFERENCES
 from winnow.studies import STUDIES
 from winnow.training import load_config

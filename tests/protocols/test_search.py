@@ -19,7 +19,8 @@ from winnow.cli.main import app
 from winnow.errors import ConfigError, MissingExtraError, ModelError
 from winnow.protocols import search as module
 from winnow.protocols.begun import flat, nested
-from winnow.protocols.search import Choice, Range, Search, importances, parse_space
+from winnow.protocols.search import Search, importances
+from winnow.protocols.space import Choice, Range, parse_space
 from winnow.report.search import contour_figure, importance_figure
 from winnow.training import Monitor, load_config
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.conftest import TINY, MakeFolder
 from winnow.errors import MissingExtraError
-from winnow.protocols.search import Search, parse_space
+from winnow.protocols.search import Search
+from winnow.protocols.space import parse_space
 from winnow.studies import STUDIES, Task, ccp_search, single_emoji
 from winnow.studies.together import run_studies
 

@@ -34,7 +34,8 @@ def tune(
     from winnow.cli.train import split_words
     from winnow.files import write_text
     from winnow.protocols.memory import telling
-    from winnow.protocols.search import Search, parse_space
+    from winnow.protocols.search import Search
+    from winnow.protocols.space import parse_space
 
     file, settings = split_words(words or [])
     space, plain = parse_space(settings)
@@ -68,7 +69,8 @@ def tune(
 
 def _draw(search: Search, study: Any, folder: Path) -> None:
     """Draw what matters, and the two settings that matter most."""
-    from winnow.protocols.search import Range, importances
+    from winnow.protocols.search import importances
+    from winnow.protocols.space import Range
     from winnow.report.search import contour_figure, importance_figure
     from winnow.report.style import save
 

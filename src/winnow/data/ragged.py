@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -36,3 +38,28 @@ class Ragged:
             self.pixels[start : start + 3 * height * width].view(height, width, 3).permute(2, 0, 1)
             for start, height, width in sizes
         ]
+
+
+def layout(sizes: list[tuple[int, int]]) -> Tensor:
+    """Return (3, B) int64: offsets, heights and widths of images packed one after another."""
+    measures = torch.zeros(3, len(sizes), dtype=torch.int64)
+    measures[1:] = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2).T
+    measures[0, 1:] = (3 * measures[1] * measures[2]).cumsum(0)[:-1]
+    return measures
+
+
+def packed(parts: list[Tensor]) -> Tensor:
+    """Concatenate flat images by plain copies: torch's threads would only wait for cores that decode."""
+    return torch.from_numpy(np.concatenate([part.numpy() for part in parts]))
+
+
+def joined(slabs: list[Tensor], home: torch.device) -> Tensor:
+    """Concatenate slabs, freeing each once copied, so that RAM never holds everything twice."""
+    whole = torch.empty(sum(map(len, slabs)), dtype=torch.uint8, device=home)
+    start = 0
+    slabs.reverse()
+    while slabs:
+        slab = slabs.pop()
+        whole[start : start + len(slab)] = slab
+        start += len(slab)
+    return whole

@@ -13,7 +13,7 @@ from torch import Tensor
 from winnow.data.decode import Decoder
 from winnow.data.imageset import ImageSet, Labels
 from winnow.data.memory import free_device, free_ram
-from winnow.data.ragged import Ragged
+from winnow.data.ragged import Ragged, joined, layout, packed
 from winnow.errors import ConfigError, DataError
 
 Cache = Literal["auto", "device", "ram", "none"]
@@ -125,8 +125,8 @@ class ImageStore:
 
     def _moved(self, parts: list[Tensor], sizes: list[tuple[int, int]]) -> Ragged:
         """Pack flat images into a batch and bring it to the device."""
-        pixels = _packed(parts)
-        measures = _measures(sizes)
+        pixels = packed(parts)
+        measures = layout(sizes)
         if self.device.type == "cuda":  # pinned memory travels without waiting for the GPU
             pixels = pixels.pin_memory()
         return Ragged(pixels.to(self.device, non_blocking=True), *measures)
@@ -143,12 +143,12 @@ class ImageStore:
             sizes.append((height, width))
             held += len(flat)
             if held >= _SLAB_BYTES:  # few large copies to the device, and never the whole set in RAM for it
-                slabs.append(_packed(pending).to(home))
+                slabs.append(packed(pending).to(home))
                 pending, held = [], 0
         if pending:
-            slabs.append(_packed(pending).to(home))
-        self._pixels = _joined(slabs, home)
-        self._measures = _measures(sizes)
+            slabs.append(packed(pending).to(home))
+        self._pixels = joined(slabs, home)
+        self._measures = layout(sizes)
 
     def _decode(self, index: int) -> tuple[Tensor, int, int]:
         """Return one image of the set as flat interleaved bytes, its height and its width."""
@@ -191,28 +191,3 @@ class ImageStore:
         if self.device.type == "cuda" and estimate < 0.4 * free_device(self.device):
             return "device"
         return "ram" if estimate < 0.5 * free_ram() else "none"
-
-
-def _measures(sizes: list[tuple[int, int]]) -> Tensor:
-    """Return (3, B) int64: offsets, heights and widths of images packed one after another."""
-    measures = torch.zeros(3, len(sizes), dtype=torch.int64)
-    measures[1:] = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2).T
-    measures[0, 1:] = (3 * measures[1] * measures[2]).cumsum(0)[:-1]
-    return measures
-
-
-def _packed(parts: list[Tensor]) -> Tensor:
-    """Concatenate flat images by plain copies: torch's threads would only wait for cores that decode."""
-    return torch.from_numpy(np.concatenate([part.numpy() for part in parts]))
-
-
-def _joined(slabs: list[Tensor], home: torch.device) -> Tensor:
-    """Concatenate slabs, freeing each once copied, so that RAM never holds everything twice."""
-    whole = torch.empty(sum(map(len, slabs)), dtype=torch.uint8, device=home)
-    start = 0
-    slabs.reverse()
-    while slabs:
-        slab = slabs.pop()
-        whole[start : start + len(slab)] = slab
-        start += len(slab)
-    return whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from winnow.errors import ConfigError, MissingExtraError, TrainingError
 from winnow.files import make_folder
 from winnow.protocols.begun import changed, flat
 from winnow.protocols.memory import telling
+from winnow.protocols.space import Space, first, suggest
 from winnow.training import Config, Monitor, RunFolder, load_config, run_training
 from winnow.training.learner import check_objective, check_parts
 from winnow.training.plan import check_same
@@ -21,58 +21,8 @@ from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import Trial
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 _OURS = "winnow"  # the study's name and the key of what it was begun with
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers between two ends: whole ones if both ends are, evenly or by their logarithm."""
-
-    low: float
-    high: float
-    log: bool
-    whole: bool
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of some values."""
-
-    values: tuple[str, ...]
-
-
-Space = Mapping[str, Range | Choice]
-
-
-def parse_space(words: Sequence[str]) -> tuple[dict[str, Range | Choice], list[str]]:
-    """Part words such as `train.lr=1e-6..1e-3:log`, `dim=64..512` and `loss=c2|ms` from plain settings.
-
-    Raises:
-        ConfigError: for a range that is none, or a key with two of them.
-    """
-    space: dict[str, Range | Choice] = {}
-    plain = []
-    for word in words:
-        key, _, text = word.partition("=")
-        match = _RANGE.fullmatch(text)
-        if match is None and "|" not in text:
-            plain.append(word)
-            continue
-        if key in space:
-            raise ConfigError(f"{key} is given twice: search it in one range")
-        if match is None:
-            space[key] = Choice(tuple(text.split("|")))
-            continue
-        low, high, log = float(match[1]), float(match[2]), match[3] is not None
-        if low >= high or (log and low <= 0):
-            raise ConfigError(f"{word}: a range goes up{', from above 0 where it is logarithmic' if log else ''}")
-        whole = all(re.fullmatch(r"[-+]?\d+", text) for text in (match[1], match[2]))
-        space[key] = Range(low, high, log, whole)
-    return space, plain
 
 
 @dataclass(frozen=True)
@@ -114,7 +64,7 @@ class Search:
 
     def lowest(self) -> Config:
         """Return the config of the lower end of every range and the first of every choice."""
-        return self.config({key: _first(where) for key, where in self.space.items()})
+        return self.config({key: first(where) for key, where in self.space.items()})
 
     def run(
         self,
@@ -150,7 +100,7 @@ class Search:
                 # Its draws are a function of how many there were, so that a search that is resumed draws no others.
                 study.sampler = optuna.samplers.TPESampler(seed=count, multivariate=True, constant_liar=False)
                 trial = study.ask()
-                found = {key: _suggest(trial, key, where) for key, where in self.space.items()}
+                found = {key: suggest(trial, key, where) for key, where in self.space.items()}
                 value = self._judge(found, monitor(trial.number), shared)
                 if value is None:  # such as a loss that was not finite: an answer too, and not to be asked again
                     study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -221,20 +171,6 @@ def importances(study: Study) -> dict[str, float]:
     except (ValueError, RuntimeError):
         return {}
     return found
-
-
-def _suggest(trial: Trial, key: str, where: Range | Choice) -> Any:
-    if isinstance(where, Choice):
-        return trial.suggest_categorical(key, where.values)
-    if where.whole:
-        return trial.suggest_int(key, int(where.low), int(where.high), log=where.log)
-    return trial.suggest_float(key, where.low, where.high, log=where.log)
-
-
-def _first(where: Range | Choice) -> Any:
-    if isinstance(where, Choice):
-        return where.values[0]
-    return int(where.low) if where.whole else where.low
 
 
 def _optuna() -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 
 from winnow.errors import MissingExtraError
 from winnow.protocols.memory import telling
-from winnow.protocols.search import Search, importances, parse_space
+from winnow.protocols.search import Search, importances
+from winnow.protocols.space import parse_space
 from winnow.report.search import contour_figure
 from winnow.studies import single_emoji
 from winnow.studies.base import Findings, Task
