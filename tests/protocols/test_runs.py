@@ -247,6 +247,9 @@ def test_the_conventional_table_has_the_best_run_and_says_what_it_is(make_folder
     assert cells["MAP@R"].value == pytest.approx(100 * best["MAP@R"])
     assert cells["P@1"].spread.mean == pytest.approx(100 * np.mean([metrics["P@1"] for metrics in tests]))
     assert "chosen on the test classes" in markdown(task, table)
+    mean, std = (getattr(cells["P@1"].spread, name) for name in ("mean", "std"))
+    assert rf"${100 * best['P@1']:.2f}$ (${mean:.2f} \pm {std:.2f}$)" in latex(task, table)
+    assert "the best of 3 runs" in latex(task, table).splitlines()[0]
     assert {path.suffix for path in write_table(task, table)} == {".md", ".csv", ".tex", ".json"}
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 HELP = "Time winnow against rivals in the same run, and keep the figures as JSON."
 
-_OUT = typer.Option(Path("results/bench"), "--out", help="Folder for the JSON file.")
+_OUT = typer.Option(Path("results/bench"), "-o", "--out", help="Folder for the JSON file.")
 _DEVICE = typer.Option("auto", "--device", help="auto, cpu or cuda.")
 
 

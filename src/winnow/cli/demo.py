@@ -8,7 +8,7 @@ import typer
 
 
 def demo(
-    out_folder: Path = typer.Option(Path("winnow-demo"), "--out", help="Folder for the report and the model."),
+    out_folder: Path = typer.Option(Path("winnow-demo"), "-o", "--out", help="Folder for the report and the model."),
     seeds: int = typer.Option(3, "--seeds", min=1, help="Runs of each method."),
     steps: int = typer.Option(600, "--steps", min=1, help="Training steps of each run."),
 ) -> None:

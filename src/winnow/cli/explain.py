@@ -20,7 +20,7 @@ def explain(
         metavar="RUN... IMAGE...",
         help="Run folders of `winnow train`, or saved models; then images to look at.",
     ),
-    out_folder: Path = typer.Option(Path("explained"), "--out", help="Folder for the PNG files."),
+    out_folder: Path = typer.Option(Path("explained"), "-o", "--out", help="Folder for the PNG files."),
 ) -> None:
     """Draw what a model looks at: its pooling weights as a heat map over each image.
 

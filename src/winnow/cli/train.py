@@ -18,7 +18,9 @@ def train(
     words: list[str] = typer.Argument(
         None, metavar="[CONFIG.yaml] [KEY=VALUE]...", help="A config file and settings, e.g. data=FOLDER pooling=gsp."
     ),
-    out_folder: Path = typer.Option(None, "--out", help="Run folder to write; default the next free one in runs/."),
+    out_folder: Path = typer.Option(
+        None, "-o", "--out", help="Run folder to write; default the next free one in runs/."
+    ),
     resume: Path = typer.Option(None, "--resume", help="Go on with this run, or with these runs, from where it broke."),
     each: list[str] = typer.Option(
         None, "--each", metavar="KEY=A,B,...", help="Train a run for each value; several lists are combined."

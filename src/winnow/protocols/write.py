@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,16 +75,9 @@ def markdown(task: Task, table: Table) -> str:
     if table.pairs:
         columns = ["method", "against", "runs of each", "size", "metric", "difference"]
         rows = [
-            [
-                p.method,
-                p.against,
-                str(p.models),
-                f"{p.size}-D",
-                p.metric,
-                f"{p.difference.mean:+.2f}{_ends(p.difference)}",
-            ]
-            for p in table.pairs
-        ]
+            [p.method, p.against, str(p.models), f"{p.size}-D", p.metric,
+             f"{p.difference.mean:+.2f}{_ends(p.difference)}"] for p in table.pairs
+        ]  # fmt: skip
         parts += ["## In pairs", "Points by which a method is ahead, over the same folds and seeds. An interval that "
                   "holds 0 leaves it open which is better.", _markdown_rows(columns, rows)]  # fmt: skip
     if table.missing:
@@ -124,8 +117,10 @@ def comma_separated(table: Table) -> str:
 def latex(task: Task, table: Table) -> str:
     """Return a table for a paper; it needs no package."""
     heads = _heads(table)
+    best = task.protocol.report == "best"
+    numbers = f"the best of {task.protocol.runs} runs (mean and deviation of all)" if best else "mean and deviation"
     lines = [
-        f"% {title(task)}: mean and deviation; d: what the documents report",
+        f"% {title(task)}: {numbers}; d: what the documents report",
         rf"\begin{{tabular}}{{l{'rr' * len(heads)}}}",
         r"\hline",
         " & ".join(["method", *(t for size, metric in heads for t in (f"{size}-D {metric}", "d"))]) + r" \\",
@@ -135,8 +130,7 @@ def latex(task: Task, table: Table) -> str:
         cells = []
         for head in heads:
             cell = _cell(row, head)
-            deviation = "" if cell is None or _has_single(cell.spread) else rf" \pm {cell.spread.std:.2f}"
-            cells.append("--" if cell is None else f"${cell.value:.2f}{deviation}$")
+            cells.append("--" if cell is None else _latex_cell(cell, best))
             cells.append("--" if cell is None or cell.document is None else f"{cell.document.value:.2f}")
         lines.append(" & ".join([row.method.replace("_", r"\_"), *cells]) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
@@ -179,6 +173,11 @@ def _has_single(over: Spread) -> bool:
     return over.low is None
 
 
+def _latex_cell(cell: Cell, best: bool) -> str:
+    mean = f"{cell.spread.mean:.2f}" + ("" if _has_single(cell.spread) else rf" \pm {cell.spread.std:.2f}")
+    return f"${cell.value:.2f}$ (${mean}$)" if best else f"${mean}$"
+
+
 def _markdown_cells(task: Task, cell: Cell | None) -> list[str]:
     if cell is None:
         return [NOTHING, NOTHING]
@@ -196,11 +195,3 @@ def _markdown_cells(task: Task, cell: Cell | None) -> list[str]:
 def _markdown_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def summary(table: Table) -> list[Mapping[str, Any]]:
-    """Return the rows as a console shows them: metric name to value in percent."""
-    return [
-        {"method": row.method, **{f"{cell.size}-D {cell.metric}": cell.value for cell in row.cells}}
-        for row in table.rows
-    ]
