@@ -148,6 +148,10 @@ def test_the_study_goes_from_runs_to_text(
     assert "missing" not in findings.text
     assert all(0 <= one["zero-shot L2"] <= 100 for one in findings.rows)
     assert (task.runs / "prototypes.png").is_file()
-    assert len(findings.figure.axes) == 3
+    *maps, bar, accuracies = findings.figure.axes
+    assert accuracies.get_title(loc="left").startswith("Classes recognised")
+    assert bar.get_ylabel() == "share of a class's attributes"
+    # One scale for both methods, so that they compare.
+    assert len({axes.images[0].get_clim() for axes in maps}) == 1
     again = STUDIES["zero-shot"](Task(small=True, runs=task.runs, only_finished=True))
     assert again.rows == findings.rows

@@ -27,15 +27,20 @@ def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping
     lines = -(-max(len(pictured), 1) // columns)
     figure = new_figure(1.4 + 2.3 * max(columns, 2), 2.4 + 2.7 * lines)
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[1.5] * lines + [1.2])
+    most = max((float(one.attributes[: len(one.classes)].max()) for one in pictured.values()), default=1.0)
+    maps = []
     for place, (name, one) in enumerate(pictured.items()):
         axes = figure.add_subplot(grid[place // columns, place % columns])
         shown = one.attributes[: len(one.classes)]
-        axes.imshow(shown.numpy(), cmap="cividis", aspect="auto", vmin=0)
+        maps.append(axes.imshow(shown.numpy(), cmap="cividis", aspect="auto", vmin=0, vmax=most))
         axes.set_yticks(range(len(shown)), one.classes if place % columns == 0 else [""] * len(shown))
         axes.set_xticks(range(shown.shape[1]), [str(number + 1) for number in range(shown.shape[1])])
         axes.set_xlabel("prototype")
         axes.grid(False)
         axes.set_title(broken(name), fontsize=8)
+    if maps:
+        above = list(figure.axes)
+        figure.colorbar(maps[0], ax=above, label="share of a class's attributes", shrink=0.8, aspect=30)
     axes = figure.add_subplot(grid[-1, :])
     colours = method_colours(MEASURES)
     names = [name for name, each in accuracies.items() if each]
@@ -48,11 +53,11 @@ def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping
         axes.bar(places, means, 0.28, yerr=spread, color=colours[measure], alpha=0.75, label=measure)
         for where, each in zip(places, runs, strict=True):
             axes.plot([where] * len(each), each, ".", color=INK, markersize=3)
-    axes.axhline(20, color=INK, linestyle=(0, (3, 3)), linewidth=0.8)
+    axes.axhline(20, color=INK, linestyle=(0, (3, 3)), linewidth=0.8, label="chance")
     axes.set_xticks(range(len(names)), [broken(name) for name in names], fontsize=7)
     axes.set_ylim(0, 105)
     axes.set_title("Classes recognised by predicted embeddings, %")
-    axes.legend(fontsize=8, loc="upper left", ncols=2)
+    axes.legend(fontsize=8, loc="upper left", ncols=3)
     return figure
 
 
@@ -79,7 +84,7 @@ def overlays(pictured: Mapping[str, Seen]) -> Figure:
             if one is None and column < len(first.classes):
                 axes.set_title(first.classes[column], fontsize=7)
     for row, name in zip(grid[1:], pictured, strict=True):
-        row[0].set_title(name, fontsize=7)
+        row[0].set_title(name, fontsize=7).set_in_layout(False)  # longer than its column is wide
     return figure
 
 

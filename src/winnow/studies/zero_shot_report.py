@@ -116,7 +116,7 @@ def told(
     for name, with_zsr, weight in pairs:
         before, after = by_name[name], by_name[with_zsr]
         if any(row[f"zero-shot {measure}"] is None for row in (before, after) for measure in MEASURES):
-            parts.append(f"{name}: runs are missing, so that the claim cannot be checked yet.")
+            parts.append(f"{name}, lambda {weight:g}: runs are missing, so that the claim cannot be checked yet.")
             continue
         outcomes = []
         for measure in MEASURES:
