@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from winnow.errors import OutputError
@@ -24,7 +24,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except Exception as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that can only be read refuses this too
+            partial.unlink(missing_ok=True)
         # torch and safetensors have errors of their own for a full disk.
         if not isinstance(error, OSError | RuntimeError) and type(error).__name__ != "SafetensorError":
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,15 @@ def test_a_full_disk_is_told_in_words_and_not_in_lines_of_torch(tmp_path: Path) 
 
     with pytest.raises(OutputError, match=r"best\.pt could not be written \(the file is cut off, as on a full disk\)"):
         write_atomically(tmp_path / "best.pt", cut_off)
+
+
+def test_a_disk_that_can_only_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(OutputError, match=r"table\.md could not be written \(Read-only file system\)"):
+        write_atomically(tmp_path / "table.md", refused)
 
 
 def test_a_failure_while_looking_is_not_missed(writer: CheckpointWriter, tmp_path: Path) -> None:

@@ -71,8 +71,9 @@ def protocol(
     for path in write_table(task, table):
         say(f"wrote {path}")
     if failed:
+        count = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
         raise TrainingError(
-            f"{len(failed)} runs failed ({'; '.join(failed)}): put right what is told above and give the command again"
+            f"{count} failed ({'; '.join(failed)}): put right what is told above and give the command again"
         )
 
 

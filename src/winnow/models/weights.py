@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from winnow.errors import ModelError, nearest
 
+SUFFIXES = (".safetensors", ".pt", ".pth")
+
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read a state dict from a .safetensors, .pt or .pth file; nothing but tensors is ever unpickled."""
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
-        hint = nearest(path.name, (p.name for p in folder.iterdir()))
-        raise ModelError(f"weight file {path} does not exist{hint}")
+        hint = nearest(path.name, (p.name for p in folder.iterdir() if p.suffix in SUFFIXES))
+        raise ModelError(f"weight file {path} does not exist{hint}: name one that does with backbone.weights=FILE")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file

@@ -150,7 +150,8 @@ class RunFolder:
             return state["embeddings"], state["labels"]
         except (OSError, SafetensorError, KeyError):
             raise ModelError(
-                f"{self.embeddings_file} cannot be read: train the run with train.keep_embeddings=true"
+                f"{self.embeddings_file} cannot be read: put a copy in its place, or remove {self.path} and train the "
+                "run anew (train.keep_embeddings, which protocols set)"
             ) from None
 
     def drop_checkpoint(self) -> None:
