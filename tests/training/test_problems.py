@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.training.test_trainer import make_trainer, same, small_config
+from winnow.errors import TrainingError
 from winnow.functional import covering_radius, unit_norm
 from winnow.pooling.prototypes import PrototypePooling
 from winnow.training import RunFolder, Trainer
@@ -183,6 +184,18 @@ def test_seeding_changes_proxies_and_nothing_else() -> None:
     assert changed == ["references.proxies"]
     rows = (after["references.proxies"] != before["references.proxies"]).all(dim=1)
     assert rows.tolist() == [label != 3 for label in range(10) for _ in range(2)]
+
+
+def test_an_image_whose_embedding_is_not_finite_is_named_and_becomes_no_proxy() -> None:
+    """A step would name its own batch, in which the image is not."""
+    trainer = ccp_trainer()
+    pool = problems_of(trainer)._sampler.batch(0)
+    bad = next(int(i) for i in pool if i not in trainer.sampler.batch(0))
+    before = trainer.learner.references.proxies.clone()
+    trainer.train.maps[bad, 0, 0, 0] = torch.inf  # type: ignore[attr-defined]
+    with pytest.raises(TrainingError, match=rf"embedding of image {bad} is not finite \(1 of the {len(pool)} images"):
+        trainer.fit()
+    assert torch.equal(trainer.learner.references.proxies, before)
 
 
 def test_the_pool_is_embedded_in_pieces() -> None:

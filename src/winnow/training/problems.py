@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.data import MPerClassSampler
+from winnow.errors import TrainingError
 from winnow.functional import covering_radius
 from winnow.losses import Pull
 from winnow.references import CCP
@@ -119,6 +121,9 @@ class Problems:
         """Embed b images of each class, cropped as in training, by the network as it is judged: (C, b, d).
 
         Processes share every batch of them.
+
+        Raises:
+            TrainingError: for an embedding that is not finite; as a proxy it would spoil steps with images of others.
         """
         indices = self._sampler.batch(number)
         indices = indices[np.argsort(self._train.labels[indices], kind="stable")]
@@ -138,7 +143,18 @@ class Problems:
             yield
         model.train(mode)
         pool = torch.cat(parts).to(self._ccp.proxies.dtype)
+        self._check(pool, indices)
         return pool.view(len(self._classes), self._ccp.pool, -1)
+
+    def _check(self, pool: Tensor, indices: NDArray[np.int64]) -> None:
+        """Refuse embeddings (C b, d) that are not finite, and tell of which image."""
+        wrong = (~pool.isfinite().all(dim=1)).cpu().numpy()
+        if wrong.any():
+            name = self._train.name(int(indices[wrong][0]))
+            raise TrainingError(
+                f"the embedding of {name} is not finite ({wrong.sum()} of the {len(pool)} images among which proxies "
+                "are picked): look at the image and at augment.transform, or use another precision than 16-mixed"
+            )
 
     def _radius(self, pool: Tensor) -> float:
         """Return the classes' mean covering radius of a pool around the proxies, both as the loss sees them."""

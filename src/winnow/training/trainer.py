@@ -204,9 +204,10 @@ class Trainer:
             write_text(bad, "\n".join(names) + "\n")
             listing += f" (all in {bad})"
             where = f"; the last good checkpoint is {self.folder.checkpoint_file} (step {self._saved_step()})"
+        wider = ", or use train.precision=32-true" if "mixed" in self.config.train.precision else ""
         raise TrainingError(
-            f"the loss or an update was not finite at step {step}, on {listing}{where}; lower train.lr, "
-            "or use train.precision=32-true"
+            f"the loss or an update was not finite at step {step}, on {listing}{where}; look at these images, lower "
+            f"train.lr{wider}"
         )
 
     def _saved_step(self) -> int:
