@@ -122,6 +122,9 @@ def test_cars_are_read_from_their_two_lists_and_from_class_folders(tmp_path: Pat
     small = Cars196(train=4, test=4, class_names=CARS)
     found = small.load(lists)
     assert sorted(found.train.labels.tolist()) == [0, 0, 1, 1]
+    (lists / "devkit" / "cars_test_annos_withlabels.mat").unlink()
+    with pytest.raises(DataError, match=r"\(cars_test_annos_withlabels\.mat missing\)"):
+        small.load(lists)
     folders = tmp_path / "folders"
     for name in ("Zed Coupe 2012", "Audi A-B 2010", "mini_van_2001", "Beta SUV 1999"):
         for part in ("train", "test"):

@@ -17,6 +17,9 @@ from winnow.data.sets.listed import Row, find, image_files, listed
 from winnow.data.sets.matfile import read_mat
 from winnow.errors import DataError
 
+_LISTS = (("cars_train_annos.mat", "cars_train"), ("cars_test_annos_withlabels.mat", "cars_test"))
+"""The set's own two lists, each with the folder of its images."""
+
 
 class Cars196(Dataset):
     """Cars: the first half of the 196 models trains, the second is the test; its own train and test lists play no part.
@@ -62,18 +65,18 @@ class Cars196(Dataset):
         # Copies of the two lists often come with the file of the whole, whose paths lead nowhere there.
         if whole is not None and (whole.parent / "car_ims").is_dir():
             return self._listed(root, whole.parent, self._annotated(whole, "relative_im_path", ""))
-        lists = [find(root, name) for name in ("cars_train_annos.mat", "cars_test_annos_withlabels.mat")]
-        folders = [find(root, name) for name in ("cars_train", "cars_test")]
-        if all(lists) and all(folders):
+        found = {name: find(root, name) for pair in _LISTS for name in pair}
+        lacking = [name for name, place in found.items() if place is None]
+        if not lacking:
             rows: list[tuple[str, int]] = []
-            for file, folder in zip(lists, folders, strict=True):
+            for file, folder in ((found[file], found[folder]) for file, folder in _LISTS):
                 assert file is not None, "all are there"
                 assert folder is not None, "all are there"
                 # Some archives have the folder twice, one in the other.
                 inner = folder / folder.name if (folder / folder.name).is_dir() else folder
                 rows += self._annotated(file, "fname", f"{inner.relative_to(root).as_posix()}/")
             return self._listed(root, root, rows)
-        return self._class_folders(root)
+        return self._class_folders(root, lacking if len(lacking) < len(found) else [])
 
     def _annotated(self, file: Path, key: str, prefix: str) -> list[tuple[str, int]]:
         """Return path and label of each annotation of a file."""
@@ -91,10 +94,11 @@ class Cars196(Dataset):
         rows = [Row("train" if label in train else "test", path, label) for path, label in annotated]
         return listed(root, rows, self.class_names, self._parts, at=at)
 
-    def _class_folders(self, root: Path) -> Contents:
+    def _class_folders(self, root: Path, lacking: Sequence[str]) -> Contents:
         """Find the classes' folders; names differ between copies in case, blanks and what stands for a slash.
 
-        A class may have two, in folders of the set's own lists.
+        A class may have two, in folders of the set's own lists. What is missing of these lists is told where there are
+        no class folders either.
         """
         position = {_plain(name): label for label, name in enumerate(self.class_names)}
         rows: list[tuple[str, int]] = []
@@ -106,13 +110,12 @@ class Cars196(Dataset):
                 inner = place.relative_to(root).as_posix()
                 stems = sorted(image_files(place).values(), key=natural_key)
                 rows += [(f"{inner}/{stem}", position[_plain(name)]) for stem in stems]
-        lacking = sorted(set(position.values()) - {label for _, label in rows})
+        empty = sorted(set(position.values()) - {label for _, label in rows})
         if not rows:
-            raise DataError(f"{root} is no folder of {self.title}: it needs {self.layout}")
-        if lacking:
-            raise DataError(
-                f"{root} has no images of {len(lacking)} classes; the first is {self.class_names[lacking[0]]}"
-            )
+            told = f" ({', '.join(lacking)} missing)" if lacking else ""
+            raise DataError(f"{root} is no folder of {self.title}: it needs {self.layout}{told}")
+        if empty:
+            raise DataError(f"{root} has no images of {len(empty)} classes; the first is {self.class_names[empty[0]]}")
         rows.sort(key=lambda row: row[1])  # by class, as everything that follows counts
         return self._listed(root, root, rows)
 
