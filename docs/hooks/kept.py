@@ -23,14 +23,15 @@ def studies() -> str:
     for name, study in STUDIES.items():
         first = (inspect.getdoc(study) or "").splitlines()[0]
         told = f"{first} Cost: {cost(study)}" if cost(study) else first
-        lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", f"$ winnow study {name}", "```", ""]
         file = f"{name.replace('-', '_')}.md"
-        kept, small = RESULTS.parent / file, RESULTS.parent / "small" / file
+        kept = RESULTS.parent / file
         if not kept.is_file():
-            kept = small
+            kept = RESULTS.parent / "small" / file
+        is_full = kept.is_file() and not json.loads(kept.with_suffix(".json").read_text("utf-8"))["settings"]["small"]
+        command = f"$ winnow study {name}{' --full' if is_full else ''}"
+        lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", command, "```", ""]
         if kept.is_file():
-            settings = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))["settings"]
-            if settings["small"]:
+            if not is_full:
                 lines += [f"In its small setting. Missing is its full one: `winnow study {name} --full`.", ""]
             lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]
             picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
