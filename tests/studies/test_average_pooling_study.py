@@ -70,6 +70,8 @@ def test_the_full_study_looks_at_the_run_that_it_trained(tmp_path: Path, monkeyp
 def test_small_has_no_run_that_takes_settings(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"train.steps=4: settings are of the run that --full trains"):
         average_pooling.study(Task(small=True, runs=tmp_path, words=["train.steps=4"]))
+    with pytest.raises(ConfigError, match=r"--seeds: settings are of the run that --full trains"):
+        average_pooling.study(Task(small=True, runs=tmp_path, seeds=[0]))
 
 
 def test_the_text_follows_the_numbers():

@@ -105,8 +105,9 @@ def small_features(task: Task) -> tuple[dict[str, Tensor], Tensor, str]:
     Raises:
         ConfigError: for settings, since no run takes them here.
     """
-    if task.words:
-        raise ConfigError(f"{task.words[0]}: settings are of the run that --full trains; leave them out")
+    asked = [*task.words, *(["--methods"] if task.methods else []), *(["--seeds"] if task.seeds is not None else [])]
+    if asked:
+        raise ConfigError(f"{asked[0]}: settings are of the run that --full trains; leave them out")
     images = pick_images(task, SOME)
     task.note(f"local features of {len(images)} images")
     features, labels = local_features(images, WORDS), torch.from_numpy(images.labels)
