@@ -17,7 +17,7 @@ import pytest
 
 from tests.data import made_sets
 from winnow.data.sets import Source, get
-from winnow.data.sets.archive import unpack
+from winnow.data.sets.archive import copy_files, unpack
 from winnow.data.sets.cub200 import CUB200
 from winnow.data.sets.download import download
 from winnow.data.sets.inshop import InShop
@@ -132,6 +132,37 @@ def test_a_set_is_taken_from_a_folder_an_archive_or_several(tmp_path: Path) -> N
     assert {len(one.test) for one in sets} == {6}
     with pytest.raises(ConfigError, match="already holds"):
         get(SMALL, tmp_path / "joined", source=parts)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tgz"])
+def test_the_way_to_a_set_is_shown(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / "made"
+    noise = np.random.default_rng(0)
+    for index in range(40):
+        place = root / f"{index % 4}/{index}.bin"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(noise.bytes(5000))
+    told: list[tuple[int, int]] = []
+    if kind == "folder":
+        copy_files(root, tmp_path / "there", progress=lambda *state: told.append(state))
+        assert told == [(count, 40) for count in range(1, 41)]
+        return
+    archive = tmp_path / f"made.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w") as packed:
+            for path in sorted(root.rglob("*.bin")):
+                packed.write(path, path.relative_to(root))
+    else:
+        with tarfile.open(archive, "w:gz" if kind == "tgz" else "w") as bundle:
+            bundle.add(root, "made")
+    assert unpack(archive, tmp_path / "there", progress=lambda *state: told.append(state)) == 40
+    size = archive.stat().st_size
+    done = [state[0] for state in told]
+    assert done == sorted(done)
+    assert {state[1] for state in told} == {size}
+    assert [state for state in done if state == size] == [size]  # a bar is taken away once
+    assert done[-1] == size
+    assert 0.3 * size < done[19] < 0.7 * size  # half of the members
 
 
 def test_another_set_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
+from winnow.data.sets.download import Progress
 from winnow.errors import DataError, OutputError
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -24,12 +25,23 @@ Member = tuple[str, Callable[[], IO[bytes]]]
 """Name and how to open it."""
 
 
+def _unseen(done: int, total: int) -> None:
+    """Show nothing."""
+
+
 def is_archive(path: Path) -> bool:
     """Whether a file is called like an archive."""
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
-def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> int:
+def unpack(
+    archive: Path,
+    target: Path,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_files: int = MAX_FILES,
+    progress: Progress = _unseen,
+) -> int:
     """Unpack an archive into a folder.
 
     Args:
@@ -37,6 +49,7 @@ def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_files
         target: Where its files go.
         max_bytes: The most they may take, counted as they are written: what an archive says of itself proves nothing.
         max_files: The most there may be.
+        progress: Told how many of the archive's bytes are read.
 
     Returns:
         How many files there were.
@@ -45,20 +58,23 @@ def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_files
         DataError: for a damaged archive, or one with links, devices, paths that lead out of the folder, or too much.
         OutputError: when a file cannot be written.
     """
-    count, room = 0, max_bytes
+    count, room, size = 0, max_bytes, archive.stat().st_size
     try:
-        for name, open_member in _members(archive):
-            count += 1
-            if count > max_files:
-                raise DataError(f"{archive} holds more than {max_files:,} files, which no set does")
-            path = target / _inside(archive, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open_member() as source, open(path, "wb") as file:
-                for block in _blocks(source):
-                    room -= len(block)
-                    if room < 0:
-                        raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes, which no set does")
-                    file.write(block)
+        with open(archive, "rb") as raw:
+            for name, open_member in _members(archive, raw):
+                count += 1
+                if count > max_files:
+                    raise DataError(f"{archive} holds more than {max_files:,} files, which no set does")
+                path = target / _inside(archive, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open_member() as source, open(path, "wb") as file:
+                    for block in _blocks(source):
+                        room -= len(block)
+                        if room < 0:
+                            raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes, which no set does")
+                        file.write(block)
+                progress(min(raw.tell(), size - 1), size)  # read ahead: only the last member ends it
+        progress(size, size)
     except (*_DAMAGED, RuntimeError, NotImplementedError) as error:
         raise DataError(f"{archive} cannot be unpacked ({error}); get it anew") from None
     except OSError as error:
@@ -66,19 +82,22 @@ def unpack(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_files
     return count
 
 
-def copy_files(source: Path, target: Path) -> int:
+def copy_files(source: Path, target: Path, *, progress: Progress = _unseen) -> int:
     """Copy the files below a folder, links left aside; return how many there were."""
-    count = 0
     try:
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
-                place = target / path.relative_to(source)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, place)
-                count += 1
+        files = [
+            path
+            for path in sorted(source.rglob("*"))
+            if path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+        ]
+        for count, path in enumerate(files, start=1):
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+            progress(count, len(files))
     except OSError as error:
         raise OutputError(f"{source} could not be copied to {target} ({error.strerror or error})") from None
-    return count
+    return len(files)
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:
@@ -90,9 +109,9 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     return path
 
 
-def _members(archive: Path) -> Iterator[Member]:
+def _members(archive: Path, raw: IO[bytes]) -> Iterator[Member]:
     if archive.name.lower().endswith(".zip"):
-        with zipfile.ZipFile(archive) as packed:
+        with zipfile.ZipFile(raw) as packed:
             for info in packed.infolist():
                 kind = stat.S_IFMT(info.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -101,7 +120,7 @@ def _members(archive: Path) -> Iterator[Member]:
                     yield info.filename, lambda info=info: packed.open(info)  # type: ignore[misc]
         return
     try:
-        with tarfile.open(archive) as bundle:
+        with tarfile.open(fileobj=raw) as bundle:
             for member in bundle:
                 if not (member.isreg() or member.isdir()):
                     raise _odd(archive, member.name)

@@ -48,9 +48,9 @@ def get(
     try:
         for file in files:
             if file.is_dir():
-                copy_files(file, partial)
+                copy_files(file, partial, progress=task(f"copying {file.name}"))
             elif is_archive(file):
-                unpack(file, partial)
+                unpack(file, partial, progress=task(f"unpacking {file.name}"))
             else:
                 shutil.copyfile(file, partial / file.name)
         try:
