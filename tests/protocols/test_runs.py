@@ -273,7 +273,17 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(make_folder: MakeFolder, 
     assert "failed: method=c2,run=1" in said.output
     assert "method=ms,run=1: test MAP@R" in said.output
     assert said.exception is not None
-    assert "1 runs failed (method=c2,run=1)" in str(said.exception)
+    assert "1 run failed (method=c2,run=1)" in str(said.exception)
+
+
+def test_a_reason_that_runs_share_is_told_once(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=8, images=3, size=16)
+    words = ["protocol", "conventional", str(photos), "c2", "ms", "-o", str(tmp_path / "out"), *WORDS]
+    said = CliRunner().invoke(app, [*words, "backbone.weights=nowhere.pth"])
+    told = " ".join(said.output.split())
+    assert told.count("nowhere.pth") == 1
+    assert told.count("for the same reason") == 5
+    assert "6 runs failed" in str(said.exception)
 
 
 def test_the_command_lists_and_refuses(tmp_path: Path) -> None:

@@ -87,9 +87,11 @@ def _train(
     shown = bars()
     monitors = {id(trial.planned): ConsoleMonitor(trial.planned.name, shown) for trial in trials}
 
+    reasons: set[str] = set()
+
     def ended(outcome: Outcome) -> None:
         monitors[id(outcome.run)].close()
-        err.print(_told(outcome), markup=False, highlight=False, soft_wrap=True)
+        err.print(_told(outcome, reasons), markup=False, highlight=False, soft_wrap=True)
 
     train: Engine
     if engine == "packed":
@@ -111,9 +113,13 @@ def _default_share() -> float:
     return 0.25 if torch.cuda.is_available() else 0.0
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: Outcome, reasons: set[str]) -> str:
+    """Say how a run ended; a reason that others failed for is told once, such as weights that are not there."""
     if outcome.result is None:
         reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
+        if reason in reasons:
+            return f"failed: {outcome.run.name}: for the same reason"
+        reasons.add(reason)
         return f"{outcome.trace}failed: {outcome.run.name}: {reason}"
     metrics = outcome.result["metrics"]
     split = "test" if "test" in metrics else "val"

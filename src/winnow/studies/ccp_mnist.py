@@ -58,7 +58,7 @@ class SmallNet(nn.Module):
 def study(task: Task) -> Findings:
     """CCP on Fashion-MNIST or MNIST in two dimensions: embedding, proxies and covering radius through the problems.
 
-    Cost: 5 minutes, on made images where neither set is there; in full 1 hour, less on a GPU.
+    Cost: 5 minutes, on made images where neither set is there; in full hours, less on a GPU.
     """
     name, train, test = find_images(task)
     steps = 1500 if task.small else 10000
