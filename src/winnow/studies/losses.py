@@ -34,7 +34,7 @@ def comparison(small: bool) -> Comparison:
 def study(task: Task) -> Findings:
     """Every loss on the embedded set, with average pooling and with GSP + ZSR: same budget, same seeds.
 
-    Cost: 2 minutes; in full 1 hour.
+    Cost: 2 minutes; in full half an hour.
     """
     compared = comparison(task.small)
     found = compared.train(task)
