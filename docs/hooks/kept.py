@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import re
@@ -72,6 +73,17 @@ def figures(name: str) -> str:
             cells += [f"{row['facts'][fact]:.4g}" if fact in row.get("facts", {}) else "" for fact in facts]
             lines.append("| " + " | ".join(map(escaped, cells)) + " |")
         lines += ["", f"Ratios are to {kept['against']}.", *kept["notes"], ""]
+    return "\n".join(lines)
+
+
+def selected(name: str, column: str, value: str) -> str:
+    """The rows of a kept table that have a value in a column, without that column and those that are empty there."""
+    with open(RESULTS.parent / f"{name}.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row[column] == value]
+    columns = [key for key in rows[0] if key != column and any(row[key] for row in rows)]
+    numbers = [all(re.fullmatch(r"-?[\d.]*", row[key]) for row in rows) for key in columns]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "".join("--:|" if one else "---|" for one in numbers)]
+    lines += ["| " + " | ".join(escaped(row[key]) for key in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
