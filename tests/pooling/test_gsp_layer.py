@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from winnow.functional import gsp
+from winnow.functional import clip_norm, gsp
 from winnow.pooling import GAP, GSP
 
 WIDTH = 3
@@ -91,15 +91,19 @@ def test_full_memory_makes_prototypes_by_k_centre_around_its_first_rows():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_prototypes_start_inside_the_ball_where_rounding_does_not_decide(dtype):
-    """On its sphere half of them would have their gradient cut to the tangent, and another half on another machine."""
+def test_prototypes_start_where_rounding_does_not_decide(dtype):
+    """On the sphere some would have their gradient cut to the tangent, and others on another machine."""
     new = layer(prototypes=8, memory=20).to(dtype)
     for step in range(4):
         new(tokens(5, seed=step, scale=50.0).to(dtype))
     lengths = new.prototypes.detach().double().norm(dim=1)
     eps = torch.finfo(dtype).eps
-    assert (lengths < 1 - 8 * eps).all()
-    assert (lengths > 1 - 32 * eps).all()
+    assert (lengths > 1 + 8 * eps).all()
+    assert (lengths < 1 + 32 * eps).all()
+    used = clip_norm(new.prototypes)
+    (used * torch.randn_like(used)).sum().backward()
+    along = (new.prototypes.grad * new.prototypes).sum(dim=1).abs()
+    assert (along < 1e3 * eps * new.prototypes.grad.norm(dim=1)).all()
 
 
 def test_batch_that_fills_the_memory_is_still_averaged_and_the_next_is_not():

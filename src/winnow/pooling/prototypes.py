@@ -88,10 +88,11 @@ class PrototypePooling(Pooling):
             # As in the original code the first m rows only repel: the prototypes cover what those leave uncovered.
             count = len(self.prototypes)
             first, rest = self.memory[:count], self.memory[count:]
-            # Just inside the unit ball: on its sphere, where most rows lie, rounding would decide whether a prototype's
-            # first gradients are cut to the tangent, and two processes would come to other weights than one.
-            inside = 1 - 16 * torch.finfo(self.prototypes.dtype).eps
-            self.prototypes.copy_(rest[greedy_k_centre(rest, count, centres=first)] * inside)
+            # Most rows lie on the unit sphere, where rounding would decide which prototypes' gradients are cut to the
+            # tangent, and two processes would come to other weights than one. A little beyond it all of them are, as
+            # most were, and what is used, shortened to the sphere, is the row itself.
+            beyond = 1 + 16 * torch.finfo(self.prototypes.dtype).eps
+            self.prototypes.copy_(rest[greedy_k_centre(rest, count, centres=first)] * beyond)
             self.ready.fill_(True)
             self._known_ready = True
 
