@@ -47,7 +47,7 @@ class CropInputs:
     """
 
     def __init__(self, store: StoredImages, crops: Crops, larger: StoredImages | None = None) -> None:
-        self.store, self.crops, self.source = store, crops, larger or store
+        self.store, self.crops, self.source = store, crops, store if larger is None else larger
         self.labels = store.labels
 
     def name(self, index: int) -> str:
