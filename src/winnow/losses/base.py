@@ -74,9 +74,9 @@ SATISFIED = 1e-5
 """Terms up to this are zero but for rounding in float32, such as the distance of an embedding from itself.
 
 A backbone that computes in 16 bits or TF32 may embed one image twice with more between the two, by other kernels for
-other sizes of batches. No larger bound is needed for that: pairs of an image and its own copy are few, and are so for
-the first step of a problem of CCP alone, because its first update parts them. With noise of 1e-3 on every embedding,
-training came to the same MAP@R within 0.001, whether such pairs counted or not.
+other sizes of batches. No larger bound is needed for that: pairs of an image and its own copy are few, and most are of
+the first step of a problem of CCP, whose update parts them. With noise of 1e-3 on every embedding, training came to the
+same MAP@R within 0.001, whether such pairs counted or not.
 """
 
 
