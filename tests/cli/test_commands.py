@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 from rich.console import Console
+from safetensors.torch import load_file
 
 from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
@@ -324,6 +327,17 @@ def test_names_with_brackets_are_shown_whole(winnow: Winnow, make_folder: MakeFo
     said = winnow("train", f"data={data}", *TINY, "data.on_error=skip", "--out", "q[1]")
     assert "skipped class_00/z[final].jpg" in said.err
     assert "q[1]" in said.out
+
+
+def test_a_run_killed_before_its_first_checkpoint_can_be_resumed(winnow: Winnow, make_folder: MakeFolder) -> None:
+    data = make_folder()
+    assert winnow("train", f"data={data}", *TINY, "--out", "whole").code == 0
+    Path("killed").mkdir()
+    shutil.copy("whole/config.yaml", "killed")  # all that is there by then
+    said = winnow("train", "--resume", "killed")
+    assert said.code == 0, said.err
+    weights = [load_file(f"{name}/model/model.safetensors") for name in ("whole", "killed")]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 def test_a_run_that_fails_before_its_first_step_can_be_started_again(winnow: Winnow, make_folder: MakeFolder) -> None:
