@@ -46,7 +46,9 @@ def protocols() -> str:
     """The kept tables of protocols; what is still missing is listed in them, with its command."""
     lines: list[str] = []
     for path in sorted((RESULTS.parent / "protocols").glob("*.md")):
-        lines += [re.sub("^#", "###", path.read_text(encoding="utf-8").strip(), flags=re.MULTILINE), ""]
+        # Tables of one protocol on other copies or with other settings share a title, but not a file.
+        titled = path.read_text(encoding="utf-8").strip().replace("\n", f" ({path.stem})\n", 1)
+        lines += [re.sub("^#", "###", titled, flags=re.MULTILINE), ""]
         lines += [f"Every run with its settings, commit and machine: `results/protocols/{path.stem}.json`.", ""]
     return "\n".join(lines)
 
