@@ -135,7 +135,7 @@ def test_proxies_are_the_farthest_of_a_pool(normalised: bool) -> None:
                 break  # all are equally far from the origin
             old = None if converged is None else look(converged[label])
             wanted = slow_picks(look(pool[label]), 2, old)
-            torch.testing.assert_close(look(trainer.learner.references.proxies[2 * label : 2 * label + 2]), wanted)
+            torch.testing.assert_close(trainer.learner.references.proxies[2 * label : 2 * label + 2].data, wanted)
         problem = problems_of(trainer).history[-1]
         new = trainer.learner.references.proxies.detach().view(10, 2, 8)
         after = [covering_radius(unit_norm(pool[c]), unit_norm(new[c])) for c in range(10)]
@@ -203,9 +203,12 @@ def test_the_pool_is_embedded_in_pieces() -> None:
     assert len(list(problems_of(trainer).validated(0, 0.5, over=False))) == 6  # 40 images, 7 at a time
 
 
-def test_a_run_records_its_problems_and_the_pull(tmp_path: Path) -> None:
+@pytest.mark.parametrize("monitor", ["MAP@R", "P@1"])
+def test_a_run_records_its_problems_and_the_pull(tmp_path: Path, monitor: str) -> None:
+    """By MAP@R, also where P@1 decides on the run's best weights."""
     folder = RunFolder(tmp_path / "run")
-    trainer = ccp_trainer("references.patience=1", "train.steps=40", folder=folder)
+    words = ["references.patience=1", "train.steps=40", f"train.monitor={monitor}"]
+    trainer = ccp_trainer(*words, folder=folder)
     folder.create(trainer.config)
     progress = trainer.fit()
     history = problems_of(trainer).history

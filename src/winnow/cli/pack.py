@@ -69,8 +69,7 @@ def draw_run(folder: RunFolder, result: Mapping[str, Any]) -> None:
         return
     save(run_curves(history), folder.path / "curves.png")
     if "problems" in result:
-        metric = result["config"]["train"]["monitor"]
-        save(problem_curves(result["problems"], history, metric), folder.path / "problems.svg")
+        save(problem_curves(result["problems"], history), folder.path / "problems.svg")
 
 
 def _comparison(outcomes: Sequence[Outcome]) -> tuple[list[dict[str, Any]], str]:

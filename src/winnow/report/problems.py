@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @styled
-def problem_curves(problems: Sequence[Mapping[str, Any]], history: History, metric: str = "MAP@R") -> Figure:
+def problem_curves(problems: Sequence[Mapping[str, Any]], history: History) -> Figure:
     """Show the problems of a run as bands: validation MAP@R with each problem's best, and covering radii.
 
     A radius falls where a problem begins, as proxies are picked out of the pool, and grows while they and the
@@ -24,7 +24,6 @@ def problem_curves(problems: Sequence[Mapping[str, Any]], history: History, metr
     Args:
         problems: `problems` of the run's `result.json`.
         history: The run's log.
-        metric: What validation was judged by (`train.monitor`).
     """
     if not problems:
         raise DataError("there are no problems to draw")
@@ -33,14 +32,14 @@ def problem_curves(problems: Sequence[Mapping[str, Any]], history: History, metr
     above = figure.add_subplot(grid[0, 0])
     below = figure.add_subplot(grid[1, 0], sharex=above)
     _, first, second = method_colours("012").values()
-    values = series_of(history, f"val/{metric}")
+    values = series_of(history, "val/MAP@R")
     above.plot(list(values), [100 * value for value in values.values()], color=second, linewidth=1.6)
     solved = [problem for problem in problems if problem["steps"] > 0]
     above.plot(
         [problem["best_step"] for problem in solved], [100 * problem["best"] for problem in solved],
         "o", color=second, markersize=5, markeredgecolor="white", label="best of a problem",
     )  # fmt: skip
-    above.set_title(f"Validation {metric}, % ({len(problems)} problems)")
+    above.set_title(f"Validation MAP@R, % ({len(problems)} problems)")
     _radii(below, problems, first)
     for axes in (above, below):
         for problem in problems[1::2]:

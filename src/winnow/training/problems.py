@@ -27,7 +27,7 @@ _POOLS = 1  # sets the seeds of pools apart from those of steps
 
 @dataclass
 class Problem:
-    """One problem of a run; values are those of the validation by the run's monitor, MAP@R unless it says otherwise.
+    """One problem of a run; values are MAP@R of validations, whatever decides on the run's best weights.
 
     Attributes:
         first_step: The step it began at.
@@ -76,7 +76,7 @@ class Problems:
         self._best: dict[str, Tensor] = {}
 
     def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
-        """Take note of a validation; end the problem if it stalls, unless the run is over anyway.
+        """Take note of a validation's MAP@R; end the problem if it stalls, unless the run is over anyway.
 
         The weights a problem begins with do not count as its best: that would lead back to them for good. Nor do
         weights from before a pooling set its prototypes: going back to them would unset those.

@@ -179,7 +179,7 @@ class Trainer:
             progress.stalled += 1
         progress.history.append(entry)
         if self.problems is not None:
-            yield from self.problems.validated(progress.step, value, over=self._is_over())
+            yield from self.problems.validated(progress.step, metrics["MAP@R"], over=self._is_over())
         if self.plateau is not None and self.rates is not None:
             entry["lr"] = self.plateau.rate  # of the steps before this validation
             self.plateau.validated(value)
