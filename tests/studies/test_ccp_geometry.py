@@ -60,20 +60,26 @@ def test_radii_and_distances_are_as_defined() -> None:
     assert found[ccp_geometry.RADIUS] == pytest.approx(float(sum(means)) / 3)
 
 
-def test_both_claims_are_checked() -> None:
+def test_all_claims_are_checked() -> None:
     def row(radius: float, apart: float, sd: float | None = 0.5) -> dict[str, float | None]:
         return {"MAP@R": 1.0, ccp_geometry.RADIUS: radius, ccp_geometry.APART: apart,
                 f"{ccp_geometry.RADIUS} sd": sd, f"{ccp_geometry.APART} sd": sd,
                 "radius / distance": radius / apart}  # fmt: skip
 
-    names = (ccp_geometry.PLAIN, ccp_geometry.ONE, ccp_geometry.MANY)
-    text = ccp_geometry.told(dict(zip(names, (row(3, 1), row(2, 1), row(1, 2)), strict=True)))
-    assert text.count("agrees") == 4
-    text = ccp_geometry.told(dict(zip(names, (row(1, 3), row(2, 3), row(3, 2)), strict=True)))
-    assert text.count("does not agree") == 4
+    def told(*rows: dict[str, float | None]) -> str:
+        names = (ccp_geometry.PLAIN, *ccp_geometry.FEW, ccp_geometry.MANY)
+        return ccp_geometry.told(dict(zip(names, rows, strict=True)))
+
+    text = told(row(3, 1), row(2, 1), row(1.5, 1.5), row(1, 2), row(1, 2))
+    assert text.count("agrees") == 6
+    assert "the radius is 2.000, 1.500, 1.000 and the distance 1.000, 1.500, 2.000" in text
+    text = told(row(1, 3), row(2, 3), row(2, 3), row(3, 2), row(3, 2))
+    assert text.count("does not agree") == 6
     assert text.count("no smaller") == 2
-    text = ccp_geometry.told(dict(zip(names, (row(3, 1), row(2, 1), row(1, 2, 1.5)), strict=True)))
-    assert text.count("cannot be told") == 3, "only one radius is smaller by more than seeds deviate"
-    text = ccp_geometry.told(dict(zip(names, (row(3, 1, None), row(2, 1, None), row(1, 2, None)), strict=True)))
-    assert text.count("agrees by one seed") == 4
+    text = told(row(3, 1), row(2, 1), row(1.5, 1.5), row(1, 2), row(1, 2, 1.5))
+    assert text.count("cannot be told") == 5, "only one radius is smaller by more than seeds deviate"
+    text = told(row(3, 1, None), row(2, 1, None), row(1.5, 1.5, None), row(1, 2, None), row(1, 2, None))
+    assert text.count("agrees by one seed") == 6
     assert "deviate" not in text
+    missing = row(1, 2) | {ccp_geometry.RADIUS: None}
+    assert "cannot be checked" in told(row(3, 1), row(2, 1), missing, row(1, 2), row(1, 2))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.training.test_trainer import make_trainer, same, small_config
-from winnow.errors import TrainingError
+from winnow.errors import ConfigError, TrainingError
 from winnow.functional import covering_radius, unit_norm
 from winnow.pooling.prototypes import PrototypePooling
 from winnow.training import RunFolder, Trainer
@@ -201,6 +201,17 @@ def test_an_image_whose_embedding_is_not_finite_is_named_and_becomes_no_proxy() 
 def test_the_pool_is_embedded_in_pieces() -> None:
     trainer = ccp_trainer("train.eval_batch=7")
     assert len(list(problems_of(trainer).validated(0, 0.5, over=False))) == 6  # 40 images, 7 at a time
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_last_of_some_problems_goes_on(most: int) -> None:
+    trainer = ccp_trainer("references.patience=1", f"references.problems={most}")
+    for step in range(8):
+        tell(trainer, step, 0.5 - step / 10)
+    assert len(problems_of(trainer).history) == most
+    assert problems_of(trainer).history[-1].steps == 7 - problems_of(trainer).history[-1].first_step
+    with pytest.raises(ConfigError, match="at least 1 problem"):
+        ccp_trainer("references.problems=0")
 
 
 @pytest.mark.parametrize("monitor", ["MAP@R", "P@1"])

@@ -37,6 +37,7 @@ class CCP(Proxies):
         pull: Weight lambda of the pull towards the last problem's weights.
         batch_weight: Weight w of the loss within the batch: 0.1 in the documents' code, 0 in their text.
         patience: Validations without a better MAP@R that end a problem.
+        problems: How many there are at most; the last goes on until the run ends. None for any number.
         start: What a problem starts from: the last one's "best" weights, as in the text, or its "last", as in the code.
         normalised: Pick among embeddings as the loss compares them, and begin with these, instead of raw ones. Steps
             of one size hardly turn a long proxy: raw embeddings of a pretrained network can be 200 long.
@@ -59,6 +60,7 @@ class CCP(Proxies):
         pull: float = 2e-4,
         batch_weight: float = 0.1,
         patience: int = 3,
+        problems: int | None = None,
         start: Literal["best", "last"] = "best",
         normalised: bool = False,
     ) -> None:
@@ -69,7 +71,9 @@ class CCP(Proxies):
             raise ValueError(f"pull and batch_weight cannot be negative, got {pull} and {batch_weight}")
         if patience < 1:
             raise ValueError(f"a problem needs a patience of at least 1 validation, got {patience}")
-        self.per_class = per_class
+        if problems is not None and problems < 1:
+            raise ValueError(f"training needs at least 1 problem, got {problems}")
+        self.per_class, self.problems = per_class, problems
         self.pool, self.pull, self.batch_weight = pool, pull, batch_weight
         self.patience, self.start, self.normalised = patience, start, normalised
 

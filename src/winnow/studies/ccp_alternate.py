@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.base import Findings, Task, with_runs
-from winnow.studies.ccp_sweeps import EVERY, LOSSES, NEVER, WHERE, ccp, compare, train
+from winnow.studies.ccp_sweeps import EVERY, LOSSES, WHERE, ccp, compare, train
 from winnow.studies.cub_losses import XBM
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, findings, percent, scores, verdict
@@ -30,7 +30,7 @@ def comparison(task: Task) -> Comparison:
     memory = ["references=memory", "references.batches=10", "references.start=50"] if task.small else XBM
     methods = []
     for loss, own in LOSSES[task.small].items():
-        words = {"": [], ", one problem": ccp(patience=NEVER), " + CCP": ccp()}
+        words = {"": [], ", one problem": ccp(problems=1), " + CCP": ccp()}
         if loss == "C2":
             words[" + XBM"] = memory
         methods += [Method(loss + kind, [*own, *extra], kind.lstrip(", +") or "batch", _thesis(loss + kind))

@@ -31,7 +31,7 @@ SEEDS = 3
 
 METHODS = {
     "CCP": ["references=ccp"],
-    "one problem": ["references=ccp", "references.patience=1000000"],
+    "one problem": ["references=ccp", "references.problems=1"],
     "samples": ["references=batch"],
 }
 """The same proxies re-seeded, left alone, and none: the batch's samples in their place."""

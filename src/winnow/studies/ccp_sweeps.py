@@ -11,8 +11,6 @@ from winnow.studies.base import Task
 from winnow.studies.cub_losses import CCP, CONFIG
 from winnow.studies.methods import Comparison, Method
 
-NEVER = 1_000_000  # validations without a gain that end a problem, where one problem is to last
-
 STEPS, EVERY = 500, 10
 SMALL = ["pooling=gap", "dim=128", "train.lr=3e-3", f"train.steps={STEPS}", f"train.eval_every={EVERY}"]
 # Chapter 3 validates every 25 steps and waits for 60 validations, with CCP and without.
@@ -38,9 +36,9 @@ WHERE = {
 }
 
 
-def ccp(*, per_class: int | None = None, pool: int | None = None, patience: int | None = None) -> list[str]:
+def ccp(*, per_class: int | None = None, pool: int | None = None, problems: int | None = None) -> list[str]:
     """Return the words of CCP with the documents' settings for CUB, but for those that are given."""
-    settings = {"per_class": per_class, "pool": pool, "patience": patience}
+    settings = {"per_class": per_class, "pool": pool, "problems": problems}
     return [*CCP[:2], *(f"references.{key}={value}" for key, value in settings.items() if value is not None)]
 
 

@@ -76,7 +76,7 @@ class Problems:
         self._best: dict[str, Tensor] = {}
 
     def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
-        """Take note of a validation's MAP@R; end the problem if it stalls, unless the run is over anyway.
+        """Take note of a validation's MAP@R; end the problem if it stalls, unless it is the last or the run is over.
 
         The weights a problem begins with do not count as its best: that would lead back to them for good. Nor do
         weights from before a pooling set its prototypes: going back to them would unset those.
@@ -94,7 +94,8 @@ class Problems:
             self._best = {key: one.detach().clone() for key, one in self._learner.state_dict().items()}
         else:
             self._stalled += 1
-        if self._stalled >= self._ccp.patience and ready and not over:
+        last = len(self.history) == self._ccp.problems
+        if self._stalled >= self._ccp.patience and ready and not (last or over):
             self._converge()
             yield from self._begin(step, problem.best if self._ccp.start == "best" else value)
 
