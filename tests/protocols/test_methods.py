@@ -81,6 +81,7 @@ def test_chapter_3_and_ccp() -> None:
     ccp = settings("fair", "cars", "ms+ccp", chapter=3)
     assert (ccp.train.eval_every, ccp.train.patience, ccp.normalise) == (25, 60, "ball")
     assert (ccp.references["per_class"], ccp.references["pool"], ccp.references["patience"]) == (8, 12, 3)
+    assert ccp.references["start"] == "last"
     assert settings("fair", "sop", "c2+ccp", chapter=3).references["per_class"] == 4
     # In chapter 5 too, problems end after three validations that are 25 steps apart.
     later = settings("fair", "cub", "c1+ccp+gsp")

@@ -72,6 +72,14 @@ def test_a_problem_ends_when_validation_stalls_and_the_next_is_pulled_to_its_bes
     assert all(torch.equal(value, best[f"model.{name}"]) for name, value in learner.pull.previous.items())
     expected = states[10 if start == "best" else 20]
     assert all(torch.equal(value, expected[f"model.{name}"]) for name, value in model.state_dict().items())
+    move(trainer, 0.01)
+    tell(trainer, 25, 0.05)
+    # Only what goes on from the last weights has to beat them.
+    assert (second.best, second.best_step) == ((0.05, 25) if start == "best" else (0.1, 20))
+    tell(trainer, 30, 0.04)
+    assert len(problems.history) == (2 if start == "best" else 3)
+    if start == "last":
+        assert all(torch.equal(one, expected[f"model.{name}"]) for name, one in learner.pull.previous.items())
 
 
 def test_no_problem_leads_back_to_before_the_prototypes_were_set() -> None:
@@ -135,7 +143,7 @@ def test_proxies_are_the_farthest_of_a_pool(normalised: bool) -> None:
                 break  # all are equally far from the origin
             old = None if converged is None else look(converged[label])
             wanted = slow_picks(look(pool[label]), 2, old)
-            torch.testing.assert_close(trainer.learner.references.proxies[2 * label : 2 * label + 2].data, wanted)
+            torch.testing.assert_close(look(trainer.learner.references.proxies[2 * label : 2 * label + 2]), wanted)
         problem = problems_of(trainer).history[-1]
         new = trainer.learner.references.proxies.detach().view(10, 2, 8)
         after = [covering_radius(unit_norm(pool[c]), unit_norm(new[c])) for c in range(10)]

@@ -46,7 +46,9 @@ def _ccp(*more: str) -> Callable[[ProtocolSet, Protocol, bool], Words]:
         # A problem ends after three validations: chapter 3 validates four times as often as chapter 5, and waits for
         # as many steps.
         often = [] if protocol.on_test else [f"train.eval_every={(25, 250)[target.large]}", "train.patience=60"]
-        return ["references=ccp", *preset, *more, *(often if protocol.report == "ensembles" else [])]
+        # In text and code of the documents a problem goes on from where the last one ended.
+        own = ["references=ccp", "references.start=last", *preset, *more]
+        return [*own, *(often if protocol.report == "ensembles" else [])]
 
     return words
 

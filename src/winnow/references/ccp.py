@@ -38,9 +38,8 @@ class CCP(Proxies):
         batch_weight: Weight w of the loss within the batch: 0.1 in the documents' code, 0 in their text.
         patience: Validations without a better MAP@R that end a problem.
         problems: How many there are at most; the last goes on until the run ends. None for any number.
-        start: What a problem starts from: the last one's "best" weights, as in the text, or its "last", as in the code.
-        normalised: Pick among embeddings as the loss compares them, and begin with these, instead of raw ones. Steps
-            of one size hardly turn a long proxy: raw embeddings of a pretrained network can be 200 long.
+        start: What a problem starts from: the last one's "best" weights, or its "last", which it then has to beat.
+        normalised: Pick among embeddings as the loss compares them instead of raw ones.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -111,10 +110,10 @@ class CCP(Proxies):
             first: Whether there are no converged proxies $\rho_c$ yet; the farthest from the origin is then first.
             normalise: What the loss does to vectors before it compares them.
         """
-        converged = self.of_classes(classes)
+        seen, converged = pool, self.of_classes(classes)
         if self.normalised:
-            pool, converged = normalise(pool), normalise(converged)
-        picks = greedy_k_centre(pool, self.per_class, None if first else converged)
+            seen, converged = normalise(seen), normalise(converged)
+        picks = greedy_k_centre(seen, self.per_class, None if first else converged)
         picked = pool.take_along_dim(picks[..., None], dim=1)
         self._by_class().index_copy_(0, classes, picked.to(self.proxies.dtype))
 

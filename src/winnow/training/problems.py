@@ -33,7 +33,7 @@ class Problem:
         first_step: The step it began at.
         steps: Steps taken in it.
         start: Value of the weights it began with.
-        best: Best value in it, the start apart, and its step.
+        best: Best value in it and its step; the start counts only where problems begin with the last weights.
         end: Value of its last weights.
         radius_before: Mean covering radius over the classes of the pool around the last problem's proxies.
         radius_after: Likewise around its own proxies, as they were picked.
@@ -78,8 +78,8 @@ class Problems:
     def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
         """Take note of a validation's MAP@R; end the problem if it stalls, unless it is the last or the run is over.
 
-        The weights a problem begins with do not count as its best: that would lead back to them for good. Nor do
-        weights from before a pooling set its prototypes: going back to them would unset those.
+        Where a problem goes back to the best weights, those it begins with do not count as its best: that would lead
+        back to them for good. Nor do weights from before a pooling set its prototypes: going back would unset those.
         """
         if not self.history:
             yield from self._begin(step, value)
@@ -90,14 +90,19 @@ class Problems:
         if ready and not self._ready:
             problem.best, self._stalled, self._ready = -1.0, 0, True  # what came before was average pooling
         if value > problem.best + MIN_DELTA:
-            problem.best, problem.best_step, self._stalled = value, step, 0
-            self._best = {key: one.detach().clone() for key, one in self._learner.state_dict().items()}
+            self._keep(step, value)
         else:
             self._stalled += 1
         last = len(self.history) == self._ccp.problems
         if self._stalled >= self._ccp.patience and ready and not (last or over):
             self._converge()
             yield from self._begin(step, problem.best if self._ccp.start == "best" else value)
+
+    def _keep(self, step: int, value: float) -> None:
+        """Note the weights as the problem's best so far."""
+        problem = self.history[-1]
+        problem.best, problem.best_step, self._stalled = value, step, 0
+        self._best = {key: one.detach().clone() for key, one in self._learner.state_dict().items()}
 
     @torch.no_grad()
     def _converge(self) -> None:
@@ -117,6 +122,8 @@ class Problems:
         self._pull.weight.fill_(0.0 if first else self._ccp.pull)
         self.history.append(Problem(step, start, before, self._radius(pool)))
         self._stalled, self._best = 0, {}
+        if not first and self._ccp.start == "last":
+            self._keep(step, start)
 
     def _embed_pool(self, number: int) -> Work[Tensor]:
         """Embed b images of each class, cropped as in training, by the network as it is judged: (C, b, d).

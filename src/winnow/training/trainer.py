@@ -182,7 +182,8 @@ class Trainer:
             yield from self.problems.validated(progress.step, metrics["MAP@R"], over=self._is_over())
         if self.plateau is not None and self.rates is not None:
             entry["lr"] = self.plateau.rate  # of the steps before this validation
-            self.plateau.validated(value)
+            if progress.step > 0:  # what a pretrained network is worth before any step is no stall of training
+                self.plateau.validated(value)
             self.rates.scale(self.plateau.share)
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self._state(), progress.history)
