@@ -16,11 +16,13 @@ KERNEL = re.compile("its (.*) kernel alone")
 
 
 def studies() -> str:
-    """Every study: what it is, its command, and what it found where that is kept."""
+    """Every study: what it is, its command, and what it found where that is kept; first, what is missing."""
     from winnow.studies import STUDIES
     from winnow.studies.base import cost
 
     lines: list[str] = []
+    small: list[str] = []
+    partial: list[str] = []
     for name, study in STUDIES.items():
         first = (inspect.getdoc(study) or "").splitlines()[0]
         told = f"{first} Cost: {cost(study)}" if cost(study) else first
@@ -28,7 +30,12 @@ def studies() -> str:
         kept = RESULTS.parent / file
         if not kept.is_file():
             kept = RESULTS.parent / "small" / file
-        is_full = kept.is_file() and not json.loads(kept.with_suffix(".json").read_text("utf-8"))["settings"]["small"]
+        content = json.loads(kept.with_suffix(".json").read_text("utf-8")) if kept.is_file() else {"rows": []}
+        is_full = kept.is_file() and not content["settings"]["small"]
+        if not is_full:
+            small.append(f"[{name}](#{name})")
+        elif any(row.get("missing") for row in content["rows"]):
+            partial.append(f"[{name}](#{name})")
         command = f"$ winnow study {name}{' --full' if is_full else ''}"
         lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", command, "```", ""]
         if kept.is_file():
@@ -39,7 +46,9 @@ def studies() -> str:
             inner = picture[picture.index("<svg") :]
             # As an image its ids and styles are its own.
             lines += [f'<img alt="{first}" src="data:image/svg+xml;base64,{b64encode(inner.encode()).decode()}">', ""]
-    return "\n".join(lines)
+    missing = f"Missing are the full settings of {', '.join(small)}." if small else ""
+    missing += f" Runs are missing of {', '.join(partial)}." if partial else ""
+    return "\n".join([missing.strip(), "", *lines])
 
 
 def protocols() -> str:

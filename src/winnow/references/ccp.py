@@ -19,9 +19,9 @@ class CCP(Proxies):
     $$L = \ell(Q, R) + w\, \ell(Q, Q) + \frac{\lambda_k}{2} \lVert \theta - \theta^{(k-1)} \rVert_2^2, \qquad
       \lambda_1 = 0,\; \lambda_k = \lambda$$
 
-    A problem ends when validation stalls. Its best weights become $\theta^{(k-1)}$, and every class picks its new
-    proxies out of a fresh pool of $b$ embedded images by greedy k-centre, away from the proxies the last problem came
-    to. The pull towards $\theta^{(k-1)}$ is on the network's weights alone.
+    A problem ends when the MAP@R of validations stalls. Its best weights become the next one's $\theta^{(k-1)}$, and
+    every class picks its new proxies out of a fresh pool of $b$ embedded images by greedy k-centre, away from the
+    proxies the last problem came to. The pull towards $\theta^{(k-1)}$ is on the network's weights alone.
 
     When to use it: with a loss over pairs of images, such as `c2` or `ms`, to train against a few references of every
     class that stand for its data instead of free proxies. Training goes through several problems, each until

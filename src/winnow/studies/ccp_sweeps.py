@@ -37,7 +37,7 @@ WHERE = {
 
 
 def ccp(*, per_class: int | None = None, pool: int | None = None, problems: int | None = None) -> list[str]:
-    """Return the words of CCP with the documents' settings for CUB, but for those that are given."""
+    """Return the words of CCP with the documents' proxies and pools for CUB, but for those that are given."""
     settings = {"per_class": per_class, "pool": pool, "problems": problems}
     return [*CCP[:2], *(f"references.{key}={value}" for key, value in settings.items() if value is not None)]
 

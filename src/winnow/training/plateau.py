@@ -36,7 +36,7 @@ class Plateau:
         return self.rate / self._first
 
     def validated(self, value: float) -> bool:
-        """Take note of a validation; return whether the rate was lowered."""
+        """Take note of a validation after some step; return whether the rate was lowered."""
         settings = self._settings
         if self._cooling > 0:
             self._cooling -= 1
