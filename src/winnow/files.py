@@ -19,7 +19,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     partial = path.with_name(f".partial-{path.name}")  # the suffix stays, because some writers go by it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)
+        partial.touch()
+        mode = partial.stat().st_mode  # as the user's other new files
         write(partial)
+        os.chmod(partial, mode)  # safetensors makes files that nobody else may read
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from winnow.errors import OutputError
 from winnow.files import write_atomically
@@ -97,6 +99,15 @@ def test_a_disk_that_can_only_be_read_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(OutputError, match=r"table\.md could not be written \(Read-only file system\)"):
         write_atomically(tmp_path / "table.md", refused)
+
+
+def test_others_may_read_what_they_may_read_of_other_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "model.safetensors", lambda partial: save_file({"w": torch.zeros(2)}, partial))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_failure_while_looking_is_not_missed(writer: CheckpointWriter, tmp_path: Path) -> None:
