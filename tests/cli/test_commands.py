@@ -394,9 +394,14 @@ def test_an_interrupt_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("winnow.training.trainer.Trainer.take_step", interrupt)
-    said = winnow("train", f"data={make_folder()}", *TINY, "--out", "r")
+    data = make_folder()
+    said = winnow("train", f"data={data}", *TINY, "--out", "my run")
     assert said.code == 130
-    assert "--resume" in said.err
+    assert "`winnow train --resume 'my run'`" in said.err
+    said = winnow("train", f"data={data}", *TINY, "pooling=gap")
+    assert f"`winnow train --resume runs/{data.name}-gap-1`" in said.err  # a name that nobody gave
+    said = winnow("train", f"data={data}", *TINY, "--each", "seed=0,1", "--out", "all")
+    assert "`winnow train --resume all`" in said.err
 
 
 def test_several_runs_are_trained_side_by_side_and_compared(

@@ -51,12 +51,12 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
     def told(*args: Any, **settings: Any) -> None:
         try:
             command(*args, **settings)
-        except KeyboardInterrupt:
-            more = "; the run goes on with `winnow train --resume RUN`" if command is train else ""
+        except KeyboardInterrupt as stop:
+            more = f"; {stop}" if stop.args else ""
             if command in (protocol, tune, embed, index):
                 more = "; given again, the same command goes on"
             if rank() == 0:
-                Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False)
+                Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
 
     return told

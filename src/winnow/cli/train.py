@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -51,7 +54,8 @@ def train(
         runs = read_plan(place) if resume is not None else plan_runs(place, first, settings, each)
         if resume is None:
             write_plan(place, runs)
-        train_pack(place, runs, at_once)
+        with resumable(place):
+            train_pack(place, runs, at_once)
         return
     if at_once is not None:
         raise ConfigError("--at-once is for several runs: name them with --each")
@@ -59,11 +63,11 @@ def train(
         folder = RunFolder(resume)
         config = folder.read_config()
         if folder.is_finished:
-            raise ConfigError(f"the run {resume} is finished; see it with `winnow evaluate {resume}`")
+            raise ConfigError(f"the run {resume} is finished; see it with `winnow evaluate {quote(str(resume))}`")
     else:
         config = read_words(words or [])
         folder = RunFolder(out_folder or next_free(config))
-    with ConsoleMonitor() as monitor:
+    with resumable(folder.path), ConsoleMonitor() as monitor:
         result = run_training(config, folder, resume=resume is not None, monitor=monitor)
     if rank() > 0:
         return
@@ -89,7 +93,19 @@ def train(
             "this is average pooling. Train longer (train.steps), or set them sooner (pooling.memory)."
         )
     say(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
-    say(f"next: winnow explain {folder.path} IMAGE...")
+    say(f"next: winnow explain {quote(str(folder.path))} IMAGE...")
+
+
+@contextmanager
+def resumable(place: Path) -> Iterator[None]:
+    """Let an interrupt say how to go on, by name: that of a default folder has not been told yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = any((place / name).is_file() for name in ("config.yaml", "plan.yaml"))
+        raise KeyboardInterrupt(
+            f"the run goes on with `winnow train --resume {quote(str(place))}`" if begun else "nothing was trained yet"
+        ) from None
 
 
 def read_words(words: list[str]) -> Config:
