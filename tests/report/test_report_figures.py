@@ -98,6 +98,15 @@ def test_a_run_shows_its_best_step():
     assert "best: 90.0 % at step 20" in texts(run_curves(entries))
 
 
+def test_the_mark_of_the_best_step_is_not_cut_off():
+    figure = run_curves([{"step": step, "val/MAP@R": 0.7 + 0.001 * step} for step in range(0, 100, 10)])
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    mark = axes.lines[-1]
+    centre = axes.transData.transform(mark.get_xydata()[0])[1]
+    assert centre + mark.get_markersize() / 2 * figure.dpi / 72 < axes.bbox.y1
+
+
 def test_a_run_without_validation_or_with_holes():
     only_loss = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": math.nan}, {"step": 3, "loss": 1.0}]
     (axes,) = run_curves(only_loss).axes

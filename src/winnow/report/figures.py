@@ -50,7 +50,7 @@ def run_curves(history: History) -> Figure:
         axes.plot(steps, values, color=colour, linewidth=1.8, marker="o" if len(steps) < 25 else "", markersize=3)
         axes.set_title(title)
         if series is val:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.04 * axes.get_ylim()[1])  # room for the mark
             _mark_best(axes, steps, values, colour)
         step_axis(axes, label=row == len(panels) - 1)
     return figure
