@@ -153,6 +153,19 @@ def test_a_prototype_shows_what_it_likes_best(page: Any, photos: Path) -> None:
     expect(page.locator("#found li")).to_have_count(19)
 
 
+def test_prototypes_without_a_picture_yet_are_not_shown_as_broken(page: Any) -> None:
+    page.route(
+        "**/api/prototypes",
+        lambda route: route.fulfill(
+            json={"prototypes": [{"prototype": 0, "share": 0.0, "best": []}], "looked_at": 0, "of": 20}
+        ),
+    )
+    page.reload()
+    picture = page.locator("#prototype-list img")
+    expect(picture).to_have_count(1)
+    assert picture.get_attribute("src") is None
+
+
 TRANSFER = """([data, kind]) => {
   const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
   const transfer = new DataTransfer();

@@ -60,7 +60,8 @@ export function framed(picture, source, alt) {
     frame.style.aspectRatio = `${image.naturalWidth} / ${image.naturalHeight}`;
     frame.className = frame.className.replace(/wide|tall/, image.naturalWidth < image.naturalHeight ? 'tall' : 'wide');
   });
-  Promise.resolve(source).then((address) => { image.src = address; });
+  // An empty address would be drawn as a broken picture; none at all as nothing.
+  Promise.resolve(source).then((address) => { if (address) image.src = address; });
   const canvas = document.createElement('canvas');
   canvas.setAttribute('aria-hidden', 'true');
   frame.append(image, canvas);
