@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
 from winnow.cli.console import ConsoleMonitor, bars
+from winnow.cli.train import advise
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
 from winnow.training import RunFolder, load_config
@@ -402,6 +403,14 @@ def test_an_interrupt_says_how_to_go_on(
     assert f"`winnow train --resume runs/{data.name}-gap-1`" in said.err  # a name that nobody gave
     said = winnow("train", f"data={data}", *TINY, "--each", "seed=0,1", "--out", "all")
     assert "`winnow train --resume all`" in said.err
+
+
+def test_advice_is_given_where_training_gained_nothing() -> None:
+    assert advise(0.8, 0.7) is None
+    assert "Try train.lr" in (advise(0.7, 0.7) or "")
+    perfect = advise(1.0, 1.0) or ""
+    assert "data.val_share" in perfect
+    assert "train.lr" not in perfect  # nothing was left to gain
 
 
 def test_several_runs_are_trained_side_by_side_and_compared(

@@ -82,11 +82,8 @@ def train(
         "val": "validation classes (there are no test classes)",
     }
     out.print(metrics_table(rows, f"{long_name[split]} (%)"))
-    if result["metrics"]["val"]["MAP@R"] <= result["untrained"]["val"]["MAP@R"]:
-        say(
-            "On the validation classes training did not beat the untrained backbone: the data may be too few or too "
-            "unlike for it. Try train.lr=3e-5, another loss, or more classes."
-        )
+    if advice := advise(result["metrics"]["val"]["MAP@R"], result["untrained"]["val"]["MAP@R"]):
+        say(advice)
     if not result["prototypes_ready"]:
         say(
             f"The best weights are those of step {result['best_step']}, before the prototypes were set from data: "
@@ -94,6 +91,21 @@ def train(
         )
     say(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
     say(f"next: winnow explain {quote(str(folder.path))} IMAGE...")
+
+
+def advise(trained: float, untrained: float) -> str | None:
+    """Return what to do where training gained nothing, by MAP@R of the validation classes."""
+    if trained > untrained:
+        return None
+    if untrained == 1:
+        return (
+            "The untrained backbone finds every image of the validation classes already: they are too few or too "
+            "easy to choose weights by. Set aside more of them (data.val_share)."
+        )
+    return (
+        "On the validation classes training did not beat the untrained backbone: the data may be too few or too "
+        "unlike for it. Try train.lr=3e-5, another loss, or more classes."
+    )
 
 
 @contextmanager
