@@ -55,6 +55,11 @@ def test_train_evaluate_and_explain_a_folder(winnow: Winnow, make_folder: MakeFo
     said = winnow("evaluate", "r/model", "--data", data, "--json")  # a saved model alone will do
     assert said.code == 0, said.err
     assert json.loads(said.out)["queries"] == 32
+    assert "no neighbour can be wrong" not in winnow("evaluate", "r", "--data", data).out
+    (tmp_path / "alone").mkdir()
+    (data / "class_00").rename(tmp_path / "alone" / "class_00")
+    assert "all are of one class, so that no neighbour can be wrong" in winnow("evaluate", "r", "--data", "alone").out
+    (tmp_path / "alone" / "class_00").rename(data / "class_00")
     assert "--data" in one_line_error(winnow("evaluate", "r/model"))
 
     image = data / "class_00" / "0.png"

@@ -83,3 +83,10 @@ def test_folders_are_runs_and_the_rest_are_images(folder: Path) -> None:
     (folder / "b").mkdir()
     words = [Path(word) for word in ("missing", "a", "b", "cat.png", "a")]
     assert part(words) == (words[:3], words[3:])
+
+
+def test_a_folder_of_images_after_a_run_is_no_run(folder: Path) -> None:
+    (folder / "cats").mkdir()
+    shown = explain(model("gmp", "gmp"), "cats")
+    assert isinstance(shown.exception, ConfigError)
+    assert "cats is a folder without a model: name image files after the runs, as in cats/*.jpg" in str(shown.exception)

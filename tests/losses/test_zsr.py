@@ -202,3 +202,11 @@ def test_state_survives_saving_and_loading():
         torch.manual_seed(0)
         results.append(layer(attributes(), LABELS))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_few_classes_for_a_large_weight_are_told():
+    assert ZeroShotRegularisation(98, 512).notes(0.1) == []
+    assert ZeroShotRegularisation(12, 128).notes(0.002) == []
+    (note,) = ZeroShotRegularisation(12, 128).notes(0.1)
+    assert note.startswith("zsr=0.1 with 12 training classes")
+    assert "a logit of 203" in note  # 2 * 9.5 * 128 / 12

@@ -55,6 +55,8 @@ def evaluate(
         return
     out.print(metrics_table({str(data or "test classes"): result.metrics(), **again}, f"{run} (%)"))
     note = f"; {result.left_out} left out, whose class has no other image" if result.left_out else ""
+    if len(set(result.query_labels.tolist())) == 1:
+        note += "; all are of one class, so that no neighbour can be wrong"
     say(f"{queries} queries{note}")
 
 

@@ -67,6 +67,8 @@ def load(runs: list[Path]) -> dict[str, Embedder]:
     models = []
     for run in runs:
         folder = RunFolder(run)
+        if models and not any(place.is_file() for place in (run / "config.json", run / "model" / "config.json")):
+            raise ConfigError(f"{run} is a folder without a model: name image files after the runs, as in {run}/*.jpg")
         if folder.config_file.is_file():
             folder.check_finished()
         models.append(Embedder.from_pretrained(run))

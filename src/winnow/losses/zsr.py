@@ -59,6 +59,9 @@ def ridge_regression(inputs: Tensor, targets: Tensor, ridge: float) -> Tensor:
     return solution if width < samples else inputs.mT @ solution
 
 
+_LONG, _LITTLE = 120.0, 0.002  # a logit that is too large, and a weight that did little harm there
+
+
 class ZeroShotRegularisation(nn.Module):
     r"""Zero-shot prediction loss on the prototypes' attributes (ZSR).
 
@@ -89,6 +92,20 @@ class ZeroShotRegularisation(nn.Module):
         super().__init__()
         self.ridge, self.scale = ridge, scale
         self.class_embeddings = nn.Parameter(torch.randn(num_classes, width) * (2 / num_classes) ** 0.5)
+
+    def notes(self, weight: float) -> list[str]:
+        """Say so if there are so few classes that the loss is likely to overrule the one it is added to.
+
+        With a logit of 99, as in the documents' largest setting, it does not; with 152 it did (Cifar Collage).
+        """
+        classes, width = self.class_embeddings.shape
+        logit = 2 * self.scale * width / classes
+        if logit <= _LONG or weight <= _LITTLE:
+            return []
+        return [
+            f"zsr={weight:g} with {classes} training classes: its class embeddings begin long (a logit of {logit:.0f} with "
+            f"themselves), and it may overrule the loss; leave it out, or try zsr={_LITTLE:g}"
+        ]
 
     def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss.

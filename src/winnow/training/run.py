@@ -128,7 +128,8 @@ def _training(
         learner = make_learner(prepared)
         prepared.averages = Averages()  # training needs none; those that runs share are kept for the next
         sizes = np.unique(prepared.train.labels, return_counts=True)[1].tolist()
-        for note in learner.references.notes(config.train.steps, sizes):
+        notes = learner.references.notes(config.train.steps, sizes)
+        for note in [*notes, *([] if learner.zsr is None else learner.zsr.notes(learner.zsr_weight))]:
             monitor.note(note)
         trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
     except WinnowError:  # of weights, images or patterns: what puts it right may be a setting, which a run would refuse
