@@ -103,8 +103,8 @@ class ZeroShotRegularisation(nn.Module):
         if logit <= _LONG or weight <= _LITTLE:
             return []
         return [
-            f"zsr={weight:g} with {classes} training classes: its class embeddings begin long (a logit of {logit:.0f} with "
-            f"themselves), and it may overrule the loss; leave it out, or try zsr={_LITTLE:g}"
+            f"zsr={weight:g} with {classes} training classes: its class embeddings begin long (a logit of {logit:.0f} "
+            f"with themselves), and it may overrule the loss; leave it out, or try zsr={_LITTLE:g}"
         ]
 
     def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
