@@ -64,7 +64,7 @@ def load(runs: list[Path]) -> dict[str, Embedder]:
     from winnow.models import Embedder
     from winnow.training import RunFolder
 
-    models = []
+    models: list[Embedder] = []
     for run in runs:
         folder = RunFolder(run)
         if models and not any(place.is_file() for place in (run / "config.json", run / "model" / "config.json")):
