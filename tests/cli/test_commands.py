@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
 from winnow.cli.console import ConsoleMonitor, bars
-from winnow.cli.train import advise
+from winnow.cli.train import advise, embedded
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
 from winnow.training import RunFolder, load_config
@@ -416,6 +416,12 @@ def test_advice_is_given_where_training_gained_nothing() -> None:
     perfect = advise(1.0, 1.0) or ""
     assert "data.val_share" in perfect
     assert "train.lr" not in perfect  # nothing was left to gain
+
+
+def test_who_names_no_data_is_told_what_is_trained_on() -> None:
+    assert "data=FOLDER" in (embedded(load_config(None, ["seed=1"]), ["seed=1"]) or "")
+    assert embedded(load_config(None, ["data=emoji"]), ["data=emoji"]) is None
+    assert embedded(load_config(None, ["data=photos"]), ["photos.yaml"]) is None
 
 
 def test_several_runs_are_trained_side_by_side_and_compared(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -67,6 +67,8 @@ def train(
     else:
         config = read_words(words or [])
         folder = RunFolder(out_folder or next_free(config))
+        if told := embedded(config, words or []):
+            say(told)
     with resumable(folder.path), ConsoleMonitor() as monitor:
         result = run_training(config, folder, resume=resume is not None, monitor=monitor)
     if rank() > 0:
@@ -91,6 +93,13 @@ def train(
         )
     say(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
     say(f"next: winnow explain {quote(str(folder.path))} IMAGE...")
+
+
+def embedded(config: Config, words: Sequence[str]) -> str | None:
+    """Return that the embedded set is trained on, where nobody named it."""
+    if config.data.path != "emoji" or any(word.startswith("data") for word in words):
+        return None
+    return "Training on the embedded set of emoji; data=FOLDER trains on your own images."
 
 
 def advise(trained: float, untrained: float) -> str | None:
