@@ -255,6 +255,12 @@ def test_checkpoints_do_not_repeat_weights(tmp_path: Path) -> None:
     assert state["best"] is None
     assert set(state["previous"]) == {"projection.weight"}
     assert not any("previous" in key for key in trainer.learner.state_dict())
+    last = ccp_trainer("references.start=last", "references.patience=1")
+    for step, value in ((0, 0.5), (5, 0.4), (10, 0.3)):
+        tell(last, step, value)
+    seeded = problems_of(last).state(run_best=10)["best"]
+    assert seeded is not None, "the run's best weights of that step have the proxies of the problem before"
+    assert torch.equal(seeded["references.proxies"], last.learner.references.proxies)
     kept: dict[str, Any] = problems_of(trainer).state(run_best=0)
     fresh = ccp_trainer()
     problems_of(fresh).restore(state, kept["best"])

@@ -180,7 +180,8 @@ class Problems:
             run_best: Step of the run's best weights, which are saved by themselves; not repeated here if they are the
                 problem's best too.
         """
-        shared = bool(self._best) and self.history[-1].best_step == run_best
+        # At a problem's first step the run's weights still have the last one's proxies.
+        shared = bool(self._best) and run_best == self.history[-1].best_step > self.history[-1].first_step
         return {
             "history": self.records(),
             "stalled": self._stalled,
