@@ -20,7 +20,7 @@ from winnow.seeding import seed_everything
 from winnow.training import Monitor, RunFolder, Trainer, load_config, run_training
 from winnow.training.config import Config
 from winnow.training.inputs import FeatureInputs
-from winnow.training.lane import finish
+from winnow.training.lane import Work, finish
 from winnow.training.learner import build_learner, count_parameters, parameter_groups
 from winnow.training.prepare import resolve_config
 from winnow.training.same import differing
@@ -88,7 +88,36 @@ def test_training_stops_after_patience_validations_without_gain() -> None:
     trainer = make_trainer(small_config("train.lr=1e-12", "train.patience=2", "pooling=gap", "train.steps=1000"))
     progress = trainer.fit()
     assert progress.best_step == 0
-    assert progress.step == 2 * 5
+    assert progress.step == 3 * 5  # one to compare with, and two that are no better
+
+
+class Scripted:
+    """A judge whose values are given."""
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = iter(values)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Work[Any]:
+        yield
+        value = next(self._values)
+        return type("Result", (), {"metrics": lambda self: {"MAP@R": value, "P@1": value}})()
+
+
+@pytest.mark.parametrize(
+    ("values", "best_step", "steps"),
+    [
+        ([0.5, 0.2, 0.3, 0.4, 0.6, 0.55, 0.55], 20, 30),  # falls first, and catches up later than patience lasts
+        ([0.5, 0.2, 0.3, 0.25, 0.3], 0, 20),  # never catches up: the weights before training are kept
+        ([0.1, 0.2, 0.2, 0.2], 5, 15),
+    ],
+)
+def test_patience_does_not_count_from_the_value_before_training(
+    values: list[float], best_step: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("winnow.training.trainer.judging", Scripted(values))
+    progress = make_trainer(small_config("train.patience=2", "pooling=gap", "train.steps=1000")).fit()
+    assert (progress.best_step, progress.step) == (best_step, steps)
+    assert progress.best == values[best_step // 5]
 
 
 class StopAfter(Monitor):

@@ -33,11 +33,22 @@ from winnow.training.writer import CheckpointWriter
 
 @dataclass
 class RunState:
-    """Where a run stands; together with weights and optimiser, all that a checkpoint holds."""
+    """Where a run stands; together with weights and optimiser, all that a checkpoint holds.
+
+    Attributes:
+        step: Steps taken.
+        best: Best value of the validations, the one before the first step among them.
+        best_step: Its step.
+        peak: Best value of those after the first step.
+        stalled: Validations since then.
+        seconds: Time taken.
+        history: What was logged at each validation.
+    """
 
     step: int = 0
     best: float = -1.0
     best_step: int = 0
+    peak: float = -1.0
     stalled: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -173,10 +184,9 @@ class Trainer:
         value = metrics[self.config.train.monitor]
         improved = value > progress.best + MIN_DELTA
         if improved:
-            progress.best, progress.best_step, progress.stalled = value, progress.step, 0
+            progress.best, progress.best_step = value, progress.step
             self.best_state = {key: value.detach().clone() for key, value in self.learner.state_dict().items()}
-        else:
-            progress.stalled += 1
+        self._count(value)
         progress.history.append(entry)
         if self.problems is not None:
             yield from self.problems.validated(progress.step, metrics["MAP@R"], over=self._is_over())
@@ -188,6 +198,20 @@ class Trainer:
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self._state(), progress.history)
         self.monitor.validated(entry, improved)
+
+    def _count(self, value: float) -> None:
+        """Count the validations that training has stalled for.
+
+        What a pretrained network is worth before any step does not count: fine-tuning may fall below it at first, and
+        would be stopped before it has caught up.
+        """
+        progress = self.progress
+        if progress.step == 0:
+            return
+        if value > progress.peak + MIN_DELTA:
+            progress.peak, progress.stalled = value, 0
+        else:
+            progress.stalled += 1
 
     def _check(self) -> None:
         """Stop if a step was not finite; waits for the device."""
@@ -226,6 +250,7 @@ class Trainer:
                 "step": progress.step,
                 "best": progress.best,
                 "best_step": progress.best_step,
+                "peak": progress.peak,
                 "stalled": progress.stalled,
                 "seconds": progress.seconds,
                 "history": progress.history,
