@@ -143,7 +143,7 @@ def test_proxies_are_the_farthest_of_a_pool(normalised: bool) -> None:
                 break  # all are equally far from the origin
             old = None if converged is None else look(converged[label])
             wanted = slow_picks(look(pool[label]), 2, old)
-            torch.testing.assert_close(look(trainer.learner.references.proxies[2 * label : 2 * label + 2]), wanted)
+            torch.testing.assert_close(trainer.learner.references.proxies[2 * label : 2 * label + 2], wanted)
         problem = problems_of(trainer).history[-1]
         new = trainer.learner.references.proxies.detach().view(10, 2, 8)
         after = [covering_radius(unit_norm(pool[c]), unit_norm(new[c])) for c in range(10)]

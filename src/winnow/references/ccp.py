@@ -39,7 +39,9 @@ class CCP(Proxies):
         patience: Validations without a better MAP@R that end a problem.
         problems: How many there are at most; the last goes on until the run ends. None for any number.
         start: What a problem starts from: the last one's "best" weights, or its "last", which it then has to beat.
-        normalised: Pick among embeddings as the loss compares them instead of raw ones.
+        normalised: Pick among embeddings as the loss compares them, which become the proxies, instead of raw ones.
+            An optimiser such as Adam moves a number by about the learning rate in a step, whatever its size: proxies
+            as long as raw embeddings, which may be a hundred times longer, hardly move.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -114,7 +116,7 @@ class CCP(Proxies):
         if self.normalised:
             seen, converged = normalise(seen), normalise(converged)
         picks = greedy_k_centre(seen, self.per_class, None if first else converged)
-        picked = pool.take_along_dim(picks[..., None], dim=1)
+        picked = seen.take_along_dim(picks[..., None], dim=1)
         self._by_class().index_copy_(0, classes, picked.to(self.proxies.dtype))
 
     def _by_class(self) -> Tensor:
