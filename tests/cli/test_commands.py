@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 
 from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
-from winnow.cli.console import ConsoleMonitor, bars
+from winnow.cli.console import ConsoleMonitor, bars, comparison_rows, metrics_table
 from winnow.cli.train import advise, embedded
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
@@ -512,3 +513,17 @@ def test_a_loss_without_pairs_is_refused_before_anything_is_made(winnow: Winnow,
     said = winnow("train", f"data={make_folder()}", *TINY, "train.samples_per_class=1", "--out", "r")
     assert said.code == 2
     assert "no two images of one class" in said.err
+
+
+def test_long_names_in_tables_are_broken_not_cut() -> None:
+    """Runs of a pack may differ in the last letters of their names alone."""
+    names = [f"references.normalised=true,references.start=best,seed={seed}" for seed in (0, 1)]
+    metrics = {"MAP@R": 0.25, "P@1": 0.5, "P@R": 0.3}
+    rows = [{"method": name, **metrics, **{f"{key} std": 0.01 for key in metrics}} for name in names]
+    for table in (metrics_table(dict.fromkeys(names, metrics), "test"), comparison_rows(rows, "test")):
+        console = Console(width=60, file=io.StringIO())
+        console.print(table)
+        printed = console.file.getvalue()
+        assert "…" not in printed
+        first = [line.split("│")[1].strip() for line in printed.splitlines() if line.startswith("│")]
+        assert "".join(first) == "".join(names)

@@ -132,9 +132,9 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return a table of metrics in percent, a row for each name."""
     names = [*METRICS, *(n for n in next(iter(rows.values())) if n.startswith("R@") and n != "R@1")]
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("")
+    table.add_column("", overflow="fold")  # names may differ in their last letters only
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for label, metrics in rows.items():
         table.add_row(escape(label), *(f"{100 * metrics[name]:.2f}" for name in names))
     return table
@@ -143,9 +143,9 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
 def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, never seen in training (%)") -> Table:
     """Return a table of methods: mean and standard deviation over seeds, in percent."""
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for name in METRICS:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         cells = []
         for name in METRICS:
