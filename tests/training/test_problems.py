@@ -157,6 +157,23 @@ def test_proxies_are_the_farthest_of_a_pool(normalised: bool) -> None:
     assert len(problems_of(trainer).history) == 2
 
 
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_problem_records_how_far_its_proxies_have_turned(normalised: bool) -> None:
+    trainer = ccp_trainer(f"references.normalised={normalised}")
+    tell(trainer, 0, 0.5)
+    problem, proxies = problems_of(trainer).history[-1], trainer.learner.references.proxies
+    assert problem.turned is None
+    with torch.no_grad():
+        proxies *= 3  # as long as they like: directions count
+        tell(trainer, 5, 0.6)
+        assert problem.turned == pytest.approx(0, abs=1e-4)
+        across = torch.linalg.qr(torch.stack([proxies, torch.randn_like(proxies)], dim=2))[0][:, :, 1]
+        angles = torch.linspace(10, 80, len(proxies))[:, None].deg2rad()
+        proxies.copy_(proxies * angles.cos() + across * proxies.norm(dim=1, keepdim=True) * angles.sin())
+    tell(trainer, 10, 0.7)
+    assert problem.turned == pytest.approx(45, abs=1e-3)
+
+
 def test_a_pool_is_of_its_class_and_a_function_of_seed_and_problem() -> None:
     def pools(seed: int) -> list[Tensor]:
         problems = problems_of(ccp_trainer(f"seed={seed}"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from winnow.data import MPerClassSampler
 from winnow.errors import TrainingError
-from winnow.functional import covering_radius
+from winnow.functional import covering_radius, unit_norm
 from winnow.losses import Pull
 from winnow.references import CCP
 from winnow.seeding import seed_everything, seed_of
@@ -37,6 +37,7 @@ class Problem:
         end: Value of its last weights.
         radius_before: Mean covering radius over the classes of the pool around the last problem's proxies.
         radius_after: Likewise around its own proxies, as they were picked.
+        turned: Mean angle in degrees between its proxies as they were picked and at its last validation.
     """
 
     first_step: int
@@ -47,6 +48,7 @@ class Problem:
     best: float = -1.0
     best_step: int = 0
     end: float | None = None
+    turned: float | None = None
 
 
 class Problems:
@@ -74,6 +76,7 @@ class Problems:
         self.history: list[Problem] = []
         self._stalled, self._ready = 0, learner.head.is_ready
         self._best: dict[str, Tensor] = {}
+        self._picked = self._ccp.proxies.detach().clone()
 
     def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
         """Take note of a validation's MAP@R; end the problem if it stalls, unless it is the last or the run is over.
@@ -85,7 +88,7 @@ class Problems:
             yield from self._begin(step, value)
             return
         problem = self.history[-1]
-        problem.steps, problem.end = step - problem.first_step, value
+        problem.steps, problem.end, problem.turned = step - problem.first_step, value, self._turned()
         ready = self._learner.head.is_ready
         if ready and not self._ready:
             problem.best, self._stalled, self._ready = -1.0, 0, True  # what came before was average pooling
@@ -121,7 +124,7 @@ class Problems:
         self._ccp.seed(pool, self._classes, first=first, normalise=self._learner.loss.normalise)
         self._pull.weight.fill_(0.0 if first else self._ccp.pull)
         self.history.append(Problem(step, start, before, self._radius(pool)))
-        self._stalled, self._best = 0, {}
+        self._stalled, self._best, self._picked = 0, {}, self._ccp.proxies.detach().clone()
         if not first and self._ccp.start == "last":
             self._keep(step, start)
 
@@ -169,6 +172,12 @@ class Problems:
         normalise = self._learner.loss.normalise
         return float(covering_radius(normalise(pool), normalise(self._ccp.of_classes(self._classes))).mean())
 
+    @torch.no_grad()
+    def _turned(self) -> float:
+        """Return the mean angle in degrees by which the proxies have turned since they were picked."""
+        chords = (unit_norm(self._picked) - unit_norm(self._ccp.proxies)).norm(dim=1)  # exact for small angles too
+        return float((chords / 2).clamp(max=1).asin().mul(2).rad2deg().mean())
+
     def records(self) -> list[dict[str, Any]]:
         """Return the history of problems as plain values."""
         return [asdict(problem) for problem in self.history]
@@ -188,6 +197,7 @@ class Problems:
             "ready": self._ready,
             "best": None if shared else self._best,
             "previous": self._pull.previous,
+            "picked": self._picked,
         }
 
     def restore(self, state: dict[str, Any], run_best: dict[str, Tensor]) -> None:
@@ -197,6 +207,7 @@ class Problems:
         device = self._ccp.proxies.device
         best = run_best if state["best"] is None else state["best"]
         self._best = {key: one.to(device) for key, one in best.items()}
+        self._picked = state["picked"].to(device)
         self._pull.towards(state["previous"])
         self._pull.weight.fill_(self._ccp.pull if len(self.history) > 1 else 0.0)
 

@@ -1,0 +1,55 @@
+"""Measure how long the embeddings of an untrained network are before they are normalised.
+
+python scripts/embedding_length.py
+
+CCP's proxies begin as such embeddings, and an optimiser moves long ones slowly. Needs CUB-200-2011 in data/cub200 and
+the weights in data/resnet50_v1_imagenet_fp16.pth; takes a minute and writes results/embedding_length.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from winnow import Embedder
+from winnow.data.sets import DATASETS
+from winnow.seeding import seed_everything
+from winnow.training.provenance import provenance
+
+ROOT = Path(__file__).resolve().parents[1]
+WEIGHTS = "data/resnet50_v1_imagenet_fp16.pth"
+CLASSES, EACH = 8, 8
+HEADS = {"fair": ("gap", 128), "conventional": ("gap_gmp", 512)}
+
+
+def measure(protocol: str, images: list[Any]) -> dict[str, Any]:
+    pooling, dim = HEADS[protocol]
+    seed_everything(0)
+    settings = {"backbone": {"name": "resnet50_v1", "weights": WEIGHTS}, "pooling": pooling, "dim": dim,
+                "image": {"resize": 256, "crop": 227}}  # fmt: skip
+    vectors = torch.as_tensor(Embedder.create(settings).encode(images, normalise=False))
+    lengths = vectors.norm(dim=1)
+    return {"protocol": protocol, "pooling": pooling, "dim": dim, "images": len(vectors),
+            "length": float(lengths.mean()), "shortest": float(lengths.min()), "longest": float(lengths.max()),
+            "root mean square of a number": float(vectors.square().mean().sqrt())}  # fmt: skip
+
+
+def main() -> None:
+    train = DATASETS["cub200"].load(ROOT / "data" / "cub200").train
+    first = [int(index) for label in range(CLASSES) for index in np.flatnonzero(train.labels == label)[:EACH]]
+    images = [train.read(index) for index in first]
+    rows = [measure(protocol, images) for protocol in HEADS]
+    for row in rows:
+        print(json.dumps(row))
+    kept = {**provenance(), "command": "python scripts/embedding_length.py",
+            "about": f"the first {EACH} images of each of CUB's first {CLASSES} classes; a random projection, seed 0",
+            "rows": rows}  # fmt: skip
+    (ROOT / "results" / "embedding_length.json").write_text(json.dumps(kept, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
