@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from winnow import Embedder
 from winnow.data.sets import DATASETS
+from winnow.models import Embedder
 from winnow.seeding import seed_everything
 from winnow.training.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
-WEIGHTS = "data/resnet50_v1_imagenet_fp16.pth"
+WEIGHTS = str(ROOT / "data" / "resnet50_v1_imagenet_fp16.pth")
 CLASSES, EACH = 8, 8
 HEADS = {"fair": ("gap", 128), "conventional": ("gap_gmp", 512)}
 

@@ -169,6 +169,16 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert rows[0]["16-D MAP@R low"] == ""  # a single run of each fold says nothing about how sure it is
     saved = json.loads((out / "table.json").read_text())
     assert saved["rows"][0]["finished"] == len(saved["runs"]) == 4
+    went = saved["runs"][0]["validations"]
+    logged = [json.loads(line) for line in (out / "c2" / "fold1-run1" / "log.jsonl").read_text().splitlines()]
+    assert went["step"] == [entry["step"] for entry in logged]
+    assert went["MAP@R"] == pytest.approx([entry["val/MAP@R"] for entry in logged], rel=1e-5)
+    assert "lr" not in went  # it stays the same
+    (out / "c2" / "fold1-run1" / "log.jsonl").unlink()
+    assert CliRunner().invoke(app, [*base, "--only-finished"]).exit_code == 0
+    again = json.loads((out / "table.json").read_text())
+    assert again["runs"][0]["validations"] == {}
+    assert again["rows"] == saved["rows"]
     assert len(saved["missing"]) == 1
     assert "--runs 2,3" in saved["missing"][0]
     assert {"commit", "machine", "command", "settings"} <= saved.keys()

@@ -224,6 +224,25 @@ def test_a_checkpoint_of_before_a_setting_is_resumed_at_its_default_alone(tmp_pa
         make_trainer(config, folder).restore()
 
 
+def test_a_checkpoint_of_before_patience_and_angles_is_resumed(tmp_path: Path) -> None:
+    config = small_config(*CCP, "loss=c2", "pooling=gap")
+    whole = make_trainer(config)
+    whole.fit()
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config)
+    with pytest.raises(RuntimeError, match="crash"):
+        make_trainer(config, folder, StopAfter(13)).fit()
+    state = folder.load(folder.checkpoint_file)
+    kept = state["progress"].pop("peak")
+    del state["problems"]["picked"]
+    folder.save(folder.checkpoint_file, state)
+    resumed = make_trainer(config, folder)
+    resumed.restore()
+    assert resumed.progress.peak == kept > 0
+    resumed.fit()
+    assert same(weights(whole), weights(resumed))
+
+
 def test_a_run_differs_in_what_was_asked_for_alone() -> None:
     made = small_config("train.lr_multipliers={'*.prototypes': 10}", "loss=ms").model_dump(mode="json")
     assert differing({}, made) is None

@@ -132,7 +132,7 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return a table of metrics in percent, a row for each name."""
     names = [*METRICS, *(n for n in next(iter(rows.values())) if n.startswith("R@") and n != "R@1")]
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("", overflow="fold")  # names may differ in their last letters only
+    table.add_column("", overflow="fold", min_width=8)  # names may differ in their last letters only
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for label, metrics in rows.items():
@@ -143,7 +143,7 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
 def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, never seen in training (%)") -> Table:
     """Return a table of methods: mean and standard deviation over seeds, in percent."""
     table = Table(title=escape(title), title_justify="left")
-    table.add_column("", overflow="fold")
+    table.add_column("", overflow="fold", min_width=8)
     for name in METRICS:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

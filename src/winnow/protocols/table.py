@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from winnow.errors import ModelError
 from winnow.protocols.documents import Reported, reported
 from winnow.protocols.joined import joined_metrics
 from winnow.protocols.methods import SEPARATOR
 from winnow.protocols.runs import Task, Trial
 from winnow.protocols.statistics import Spread, Values, mean_of_members, spread
+from winnow.training.folder import RunFolder
 
 METRICS = ("MAP@R", "P@1")
 
@@ -100,7 +102,8 @@ def make_table(task: Task, trials: Sequence[Trial]) -> Table:
         for pair in _pairs(task, method, base_of(method, task.methods), trials, results)
     ]
     missing = task.commands([t for t in trials if (t.method, t.model, t.run) not in results])
-    records = [_record(key, result) for key, result in results.items()]
+    folders = {(t.method, t.model, t.run): t.planned.folder for t in trials}
+    records = [{**_record(key, result), "validations": _validations(folders[key])} for key, result in results.items()]
     return Table(rows, pairs, missing, records, _notes(task, results.values()))
 
 
@@ -179,6 +182,22 @@ def _record(key: tuple[str, int, int], result: Mapping[str, Any]) -> dict[str, A
     kept = ("command", "commit", "winnow", "machine", "versions", "config", "data", "metrics", "steps", "best_step",
             "seconds", "problems")  # fmt: skip
     return {"method": method, "fold": model, "run": run, **{name: result[name] for name in kept if name in result}}
+
+
+def _validations(folder: RunFolder) -> dict[str, list[float]]:
+    """Return how a run went: step and metrics of each validation and, where it is lowered, the learning rate before it.
+
+    Empty where its log is gone: the numbers of the table do not need it.
+    """
+    try:
+        history = folder.read_history()
+    except ModelError:
+        return {}
+    columns = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
+    return {
+        "step": [entry["step"] for entry in history],
+        **{n: [float(f"{entry[key]:.6g}") for entry in history] for n, key in columns.items() if key in history[0]},
+    }
 
 
 def _notes(task: Task, results: Iterable[Mapping[str, Any]]) -> list[str]:

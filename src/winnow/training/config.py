@@ -124,7 +124,11 @@ class TrainConfig(Section):
     monitor: Literal["MAP@R", "P@1"] = Field(
         "MAP@R", description="the metric of the validation that decides on the best weights and on when to stop"
     )
-    patience: int = Field(15, ge=1, description="validations without a better value of it before training stops")
+    patience: int = Field(
+        15,
+        ge=1,
+        description="validations after the first step without a better value of it that end training",
+    )
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field("32-true", description="arithmetic")
     graph: bool | None = Field(
         None, description="replay steps from a CUDA graph; default on a GPU, but not with 16-mixed"

@@ -207,7 +207,8 @@ class Problems:
         device = self._ccp.proxies.device
         best = run_best if state["best"] is None else state["best"]
         self._best = {key: one.to(device) for key, one in best.items()}
-        self._picked = state["picked"].to(device)
+        # A checkpoint from before angles were recorded does not have it: they are then counted from here.
+        self._picked = state.get("picked", self._ccp.proxies.detach().clone()).to(device)
         self._pull.towards(state["previous"])
         self._pull.weight.fill_(self._ccp.pull if len(self.history) > 1 else 0.0)
 

@@ -276,6 +276,9 @@ class Trainer:
         if state["precision"]:  # that of a run on a CPU, which scales nothing, is empty
             self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.progress = RunState(**state["progress"])
+        if "peak" not in state["progress"]:  # a checkpoint from before it was told apart from the best
+            key = f"val/{self.config.train.monitor}"
+            self.progress.peak = max((e[key] for e in self.progress.history if e["step"] > 0), default=-1.0)
         self.best_state = {key: value.to(self.device) for key, value in best.items()}
         if self.problems is not None:
             self.problems.restore(state["problems"], self.best_state)
