@@ -127,9 +127,10 @@ def check_missing(task: Task) -> None:
     """What is not finished is listed by a command that trains it."""
     table = make_table(task, task.trials())
     assert [row.finished for row in table.rows] == [8, 8]
-    assert len(table.missing) == 2
-    words = shlex.split(table.missing[0])
-    assert words[:5] == ["winnow", "protocol", "fair", task.target.path, "c2"]
+    (command,) = table.missing  # one for both methods, or the table it makes would have one of them alone
+    words = shlex.split(command)
+    assert words[:6] == ["winnow", "protocol", "fair", task.target.path, "c2", "ms"]
+    assert "--backbone" not in words  # a setting names another
     assert words[words.index("--runs") + 1] == "3"
     for word in WORDS:
         assert word in words
@@ -194,6 +195,28 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
         error = CliRunner().invoke(app, [*base, *words]).exception
         assert isinstance(error, ConfigError)
         assert re.search(r"was made with another (train\.lr|normalise)", str(error))
+
+
+def test_models_that_are_the_untrained_network_are_told(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=16, images=3, size=16)
+    still = [*WORDS, "train.lr=1e-12"]
+    for words, told in ((still, True), ([*WORDS, "train.lr=1e-2"], False)):
+        task = make_task(photos, tmp_path / str(told), "c2", words=words, models=[1], runs=[1])
+        task.train(task.trials(), packed())
+        table = make_table(task, task.trials())
+        assert (table.rows[0].steps == 0) == told
+        assert any("Of the 1 run of c2 1 had its best validation before" in note for note in table.notes) == told
+
+
+def test_a_network_of_ones_own_names_the_folder(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = make_folder(classes=16, images=3, size=16)
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["protocol", "fair", str(photos), "c2", "--only-finished", *WORDS]).exit_code == 0
+    (table,) = tmp_path.glob("runs/*/table.json")
+    assert table.parent.name == f"fair-{photos.name}-resnet20"
+    assert "--backbone" not in json.loads(table.read_text())["missing"][0]
 
 
 def test_joined_numbers_are_kept_until_a_model_changes(
@@ -315,6 +338,11 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
         (["protocol", "fair", str(tmp_path), "c2", "--data", "x"], "named already"),
         (["protocol", "fair", "cub", "c2", "seed=5"], "seed=5: a protocol sets seed"),
         (["protocol", "fair", "cub", "c2", "train.test=false"], "sets train.test for every run itself"),
+        (["protocol", "fair", "cub", "c2", "data.val_classes=test"], "sets data.val_classes for every run itself"),
+        (["protocol", "fair", "cub", "c2", "data.folds=2"], "sets data.folds for every run itself"),
+        (["protocol", "fair", "cub", "c2", "loss=ms"], "loss=ms: that is another method"),
+        (["protocol", "fair", "cub", "c2", "pooling=gsp"], "pooling=gsp: that is another method"),
+        (["protocol", "fair", "cub", "c2", "c2+gsp", "pooling.mu=0.1"], "method 'c2': "),
     ):  # fmt: skip
         error = CliRunner().invoke(app, words).exception
         assert isinstance(error, ConfigError)

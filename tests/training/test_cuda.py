@@ -127,7 +127,7 @@ class LastWeights(Monitor):
         self.trainer, self.weights = trainer, learned(trainer)
         self.first = self.weights
 
-    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
         self.weights = learned(self.trainer)
 
 

@@ -96,9 +96,9 @@ class ConsoleMonitor(Monitor):
         if self._training is not None:
             self._progress.update(self._training, completed=step)
 
-    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
         """Show the last validation beside the bar, or print it."""
-        text = f"val MAP@R {100 * entry['val/MAP@R']:.2f}{' (best)' if improved else ''}"
+        text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
         if err.is_terminal and self._training is not None:
             self._progress.update(self._training, info=text)
         else:
@@ -151,5 +151,5 @@ def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, neve
         for name in METRICS:
             spread = row[f"{name} std"]
             cells.append(f"{100 * row[name]:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}"))
-        table.add_row(escape(row["method"]), *cells)
+        table.add_row(escape(row["method"].replace(",", ", ")), *cells)  # long names break there
     return table

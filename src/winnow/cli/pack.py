@@ -43,6 +43,10 @@ def train_pack(folder: Path, runs: Sequence[Planned], at_once: int | None) -> No
         draw_run(outcome.run.folder, outcome.result)
     if done:
         out.print(comparison_rows(*_comparison(done)))
+        idle = [outcome.run.name for outcome in done if outcome.result and outcome.result["best_step"] == 0]
+        if idle:
+            say(f"{len(idle)} of {len(done)} runs had their best validation before the first step, so that nothing "
+                f"they learned counts: {'; '.join(idle)}")  # fmt: skip
     say(f"runs: {folder}")
     failed = [outcome.run.name for outcome in outcomes if outcome.error is not None]
     if failed:

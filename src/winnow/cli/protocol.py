@@ -46,6 +46,7 @@ def protocol(
     """
     from winnow.cli.console import out, say
     from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
+    from winnow.protocols.runs import named_backbone
     from winnow.protocols.write import markdown
 
     if listed:
@@ -58,9 +59,10 @@ def protocol(
         raise ConfigError(f"--data {data}: the folder {on.path} is named already")
     asked = words or []
     name = f"{kind.name}{kind.chapter if kind.chapter == 3 else ''}"
+    where = f"{name}-{on.name}-{named_backbone(asked) or network.name}".replace("/", "-")
     task = Task(
         protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
-        folder=out_folder or Path("runs") / f"{name}-{on.name}-{network.name}", backbone=network, root=data,
+        folder=out_folder or Path("runs") / where, backbone=network, root=data,
         words=[w for w in asked if "=" in w], models=numbers("--folds", folds), runs=numbers("--runs", runs),
         note=note,
     )  # fmt: skip

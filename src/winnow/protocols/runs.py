@@ -13,6 +13,7 @@ from winnow.protocols.kinds import Backbone, Protocol
 from winnow.protocols.methods import method_words
 from winnow.protocols.sets import ProtocolSet
 from winnow.training import Outcome, RunFolder, load_config
+from winnow.training.config import Config
 from winnow.training.learner import check_objective, check_parts
 from winnow.training.plan import Planned, check_same
 
@@ -20,8 +21,13 @@ Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
 """Trains runs: finished ones are read, begun ones go on; told of each that ends."""
 
 
-ITS_OWN = ("seed", "train.test", "train.keep_embeddings")
-"""Settings without which a protocol's runs could not be told apart or made a table of."""
+ITS_OWN = (
+    "seed", "train.test", "train.keep_embeddings", "data", "data.path", "data.root", "data.fold", "data.folds",
+    "data.train_classes", "data.val_classes", "data.test_classes", "data.val_share", "data.test_share",
+)  # fmt: skip
+"""Settings that make a protocol what it is: which classes train, choose and test, and how its runs are told apart."""
+OF_METHODS = tuple(f"{part}{end}" for part in ("loss", "pooling", "references") for end in ("", ".name"))
+"""Settings that would make another method of the one that is named."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,7 @@ class Task:
     @property
     def network(self) -> str:
         """What tables call the backbone; settings may have put another in its place."""
-        named = [word.partition("=")[2] for word in self.words if word.startswith(("backbone=", "backbone.name="))]
-        return named[-1] if named else self.backbone.title
+        return named_backbone(self.words) or self.backbone.title
 
     def numbers(self) -> list[tuple[int, int]]:
         """Return the (model, run) of every method; all folds have a first run before one has a second.
@@ -103,6 +108,11 @@ class Task:
         kept = next((word for word in self.words if word.partition("=")[0] in ITS_OWN), None)
         if kept is not None:
             raise ConfigError(f"{kept}: a protocol sets {kept.partition('=')[0]} for every run itself; leave it out")
+        other = next((word for word in self.words if word.partition("=")[0] in OF_METHODS), None)
+        if other is not None:
+            raise ConfigError(
+                f"{other}: that is another method, so name it as one; `winnow protocol --list` shows what can be added"
+            )
         shared = self.protocol.words(self.target, self.backbone)
         cut = {
             model: self.target.data_words(self.protocol, model, self.root)
@@ -113,9 +123,7 @@ class Task:
             own = method_words(method, self.target, self.protocol)
             for model, run in self.numbers():
                 words = [*shared, *own, *cut[model], *self.words, f"seed={seed_of_run(model, run)}"]
-                config = load_config(None, words)
-                check_objective(config)
-                check_parts(config)
+                config = _config(method, words)
                 name = f"fold{model}-run{run}" if self.protocol.models > 1 else f"run{run}"
                 place = RunFolder(self.folder / method / name)
                 if place.config_file.is_file():
@@ -139,32 +147,49 @@ class Task:
         return engine([trial.planned for trial in trials if self.wants(trial) and trial.result() is None], tidy)
 
     def commands(self, missing: Sequence[Trial]) -> list[str]:
-        """Return what trains some runs and makes the table anew: for each method, runs of the same folds together."""
-        commands = []
-        for method in dict.fromkeys(trial.method for trial in missing):
-            folds: dict[int, tuple[int, ...]] = {}
-            for trial in missing:
-                if trial.method == method:
-                    folds[trial.run] = (*folds.get(trial.run, ()), trial.model)
-            commands += [
-                self._command(method, models, [run for run in folds if folds[run] == models])
-                for models in dict.fromkeys(folds.values())
-            ]
-        return commands
+        """Return what trains some runs and makes the table anew: runs of the same folds together.
 
-    def _command(self, method: str, models: Sequence[int], runs: Sequence[int]) -> str:
+        Each names all methods, those that lack nothing too, or they would not be in the table it makes.
+        """
+        lacking = {(trial.model, trial.run) for trial in missing}
+        folds: dict[int, tuple[int, ...]] = {}
+        for model, run in sorted(lacking):
+            folds[run] = (*folds.get(run, ()), model)
+        return [
+            self._command(models, [run for run in sorted(folds) if folds[run] == models])
+            for models in dict.fromkeys(folds[run] for run in sorted(folds))
+        ]
+
+    def _command(self, models: Sequence[int], runs: Sequence[int]) -> str:
         options = {
             "--chapter": "3" if self.protocol.chapter == 3 else None,
             "--folds": ",".join(map(str, models)) if len(models) < self.protocol.models else None,
             "--runs": ",".join(map(str, runs)) if list(runs) != [*range(1, self.protocol.runs + 1)] else None,
             "--data": self.root,
-            "--backbone": self.backbone.name,
+            "--backbone": None if named_backbone(self.words) else self.backbone.name,
             "-o": str(self.folder),
             "--note": self.note or None,
         }
         words = [word for option, value in options.items() if value is not None for word in (option, value)]
         target = self.target.path or self.target.name
-        return shlex.join(["winnow", "protocol", self.protocol.name, target, method, *words, *self.words])
+        return shlex.join(["winnow", "protocol", self.protocol.name, target, *self.methods, *words, *self.words])
+
+
+def named_backbone(words: Sequence[str]) -> str | None:
+    """Return the network that settings put in the place of the protocol's; None where they do not."""
+    named = [word.partition("=")[2] for word in words if word.startswith(("backbone=", "backbone.name="))]
+    return named[-1] if named else None
+
+
+def _config(method: str, words: Sequence[str]) -> Config:
+    """Read the settings of a run; an error names its method, since others may well take what this one does not."""
+    try:
+        config = load_config(None, words)
+        check_objective(config)
+        check_parts(config)
+    except ConfigError as error:
+        raise ConfigError(f"method '{method}': {error}") from None
+    return config
 
 
 def seed_of_run(model: int, run: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +104,7 @@ def make_table(task: Task, trials: Sequence[Trial]) -> Table:
     missing = task.commands([t for t in trials if (t.method, t.model, t.run) not in results])
     folders = {(t.method, t.model, t.run): t.planned.folder for t in trials}
     records = [{**_record(key, result), "validations": _validations(folders[key])} for key, result in results.items()]
-    return Table(rows, pairs, missing, records, _notes(task, results.values()))
+    return Table(rows, pairs, missing, records, _notes(task, results))
 
 
 def base_of(method: str, methods: Sequence[str]) -> str:
@@ -200,13 +200,23 @@ def _validations(folder: RunFolder) -> dict[str, list[float]]:
     }
 
 
-def _notes(task: Task, results: Iterable[Mapping[str, Any]]) -> list[str]:
+def _notes(task: Task, results: Results) -> list[str]:
     """Tell what makes these numbers differ from others'."""
     notes = []
     if task.protocol.on_test:
         notes.append("Weights were chosen on the test classes, as this protocol does: its numbers are too good.")
     missing = {
-        f"{part} has {one['found']:,} of {one['expected']:,} images." for result in results
+        f"{part} has {one['found']:,} of {one['expected']:,} images." for result in results.values()
         for part, one in result["data"]["missing"].items()
     }  # fmt: skip
-    return [*notes, *(f"Of the set {text}" for text in sorted(missing)), *([task.note] if task.note else [])]
+    notes += [f"Of the set {text}" for text in sorted(missing)]
+    notes += [task.note] if task.note else []
+    for method in task.methods:
+        of_method = [result for (name, _, _), result in results.items() if name == method]
+        idle = sum(result["best_step"] == 0 for result in of_method)
+        if idle:
+            some = "1 run" if len(of_method) == 1 else f"{len(of_method)} runs"
+            had = "had its" if idle == 1 else "had their"
+            notes.append(f"Of the {some} of {method} {idle} {had} best validation before the first step: there the "
+                         "network is untrained.")  # fmt: skip
+    return notes

@@ -59,7 +59,8 @@ def about(task: Task, table: Table) -> str:
     theirs = " and ".join(sorted(BACKBONES[name].title for name in networks))
     documents = f" Beside them the documents' numbers, made with {theirs}." if theirs else ""
     settings = [f"Settings other than the protocol's: {', '.join(f'`{word}`' for word in task.words)}."]
-    return " ".join([f"In percent. {told}{documents}", *table.notes, *(settings if task.words else [])])
+    steps = "Steps are those to the best weights, the mean over runs."
+    return " ".join([f"In percent. {told}{documents} {steps}", *table.notes, *(settings if task.words else [])])
 
 
 def markdown(task: Task, table: Table) -> str:

@@ -44,7 +44,7 @@ class Keeper(Monitor):
     val: FeatureInputs
     embeddings: list[Tensor] = field(default_factory=list)
 
-    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
         """Embed the validation images."""
         self.embeddings.append(unit_norm(collect(self.model, self.val)))
 

@@ -25,8 +25,8 @@ class Monitor:
     def step(self, step: int) -> None:
         """Another step is taken."""
 
-    def validated(self, entry: dict[str, Any], improved: bool) -> None:
-        """A validation is done; `entry` is its line in the log."""
+    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
+        """A validation is done; `entry` is its line in the log, `by` the metric that decides which is the best."""
 
     def close(self) -> None:
         """Training is over, well or badly."""
@@ -63,10 +63,10 @@ class Both(Monitor):
         self.first.step(step)
         self.second.step(step)
 
-    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
         """Pass on."""
-        self.first.validated(entry, improved)
-        self.second.validated(entry, improved)
+        self.first.validated(entry, improved, by)
+        self.second.validated(entry, improved, by)
 
     def close(self) -> None:
         """Pass on."""
@@ -96,7 +96,7 @@ class TensorBoard(Monitor):
         purge = None if resume_step is None else resume_step + 1
         self._writer = SummaryWriter(str(folder), purge_step=purge)
 
-    def validated(self, entry: dict[str, Any], improved: bool) -> None:
+    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
         """Log one validation."""
         for name, value in entry.items():
             if name != "step":

@@ -93,8 +93,7 @@ def _begin(run: Planned, monitor: Monitor, shared: Shared) -> Work[dict[str, Any
     result = run.folder.read_result()
     if result is not None:
         return result
-    begun = run.folder.config_file.is_file()
-    return (yield from training(run.config, run.folder, resume=begun, monitor=monitor, shared=shared))
+    return (yield from training(run.config, run.folder, resume=None, monitor=monitor, shared=shared))
 
 
 def _advance(run: Planned, work: Work[dict[str, Any]]) -> Outcome | None:

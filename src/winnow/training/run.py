@@ -77,13 +77,14 @@ def training(
     config: Config,
     folder: RunFolder,
     *,
-    resume: bool = False,
+    resume: bool | None = False,
     monitor: Monitor | None = None,
     shared: Shared | None = None,
 ) -> Work[dict[str, Any]]:
     """Do what `run_training` does in pieces, beside other runs that share what they have in common.
 
-    All that is drawn from the global generators before the first step is drawn within the first piece.
+    All that is drawn from the global generators before the first step is drawn within the first piece. With `resume`
+    None a run that the folder holds is gone on with, and otherwise one is begun.
     """
     origin = provenance()  # of the code that was imported, not of what is committed meanwhile
     processes = launched()
@@ -107,6 +108,8 @@ def training(
     if processes.count > 1:
         batch = config.train.classes_per_batch * config.train.samples_per_class
         monitor.note(f"{processes.count} processes share the {batch} images of a batch")
+    if resume is None:  # asked only now: another process may have begun it while the data were read
+        resume = folder.config_file.is_file()
     if resume and not folder.checkpoint_file.exists():  # a checkpoint is checked for itself
         check_begun(config, folder)
     if not resume and processes.is_first:

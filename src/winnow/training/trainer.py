@@ -197,7 +197,7 @@ class Trainer:
             self.rates.scale(self.plateau.share)
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self._state(), progress.history)
-        self.monitor.validated(entry, improved)
+        self.monitor.validated(entry, improved, self.config.train.monitor)
 
     def _count(self, value: float) -> None:
         """Count the validations that training has stalled for.
