@@ -98,7 +98,8 @@ def training(
     config = resolve_config(config, splits.train)
     counts = {"train": splits.train, "validate": splits.val, "test": splits.test}
     told = ", ".join(f"{len(s.class_names)} to {verb}" for verb, s in counts.items() if s is not None)
-    monitor.note(f"data {config.data.path}: classes {told}")
+    same = " (those that are tested: its numbers are too good)" if config.data.val_classes == "test" else ""
+    monitor.note(f"data {config.data.path}: classes {told}{same}")
     if config.train.classes_per_batch < wanted:
         monitor.note(f"a batch holds {config.train.classes_per_batch} classes, all there are to train on")
     if config.backbone.train == "frozen" and config.augment != AugmentConfig():
@@ -145,6 +146,8 @@ def _training(
         step = trainer.progress.step if resume else None
         monitor = Both(monitor, TensorBoard(folder.path / "tensorboard", step))
     trainer.monitor = monitor
+    if trainer.progress.step:
+        monitor.note(f"goes on from step {trainer.progress.step}")
     monitor.start(config.train.steps, trainer.progress.step)
     try:
         progress = yield from trainer.pieces()
