@@ -194,7 +194,9 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     for words in (["train.lr=1e-3"], ["normalise=ball"]):
         error = CliRunner().invoke(app, [*base, *words]).exception
         assert isinstance(error, ConfigError)
-        assert re.search(r"was made with another (train\.lr|normalise)", str(error))
+        assert re.search(
+            r"was made with another (train\.lr \(0\.01 there, 0\.001|normalise \(unit there, ball) here\)", str(error)
+        )
 
 
 def test_models_that_are_the_untrained_network_are_told(make_folder: MakeFolder, tmp_path: Path) -> None:

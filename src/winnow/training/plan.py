@@ -142,7 +142,16 @@ def check_same(config: Config, place: RunFolder) -> None:
         del asked["train"]["classes_per_batch"]
     key = differing(asked, made)
     if key is not None:
-        raise ConfigError(f"{place.path} was made with another {key}: choose another folder, or remove this one")
+        values = [_at(tree, key) for tree in (made, asked)]
+        told = "" if values[0] == values[1] else " ({} there, {} here)".format(*values)
+        raise ConfigError(f"{place.path} was made with another {key}{told}: choose another folder, or remove this one")
+
+
+def _at(tree: Any, key: str) -> Any:
+    """Return the value of a dotted key; None where there is none, or the key of a pattern has dots of its own."""
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def _holds_all_classes(count: int, place: RunFolder) -> bool:
