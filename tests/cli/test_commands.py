@@ -529,3 +529,6 @@ def test_long_names_in_tables_are_broken_not_cut() -> None:
         assert "…" not in printed
         first = [line.split("│")[1].strip() for line in printed.splitlines() if line.startswith("│")]
         assert "".join(first).replace(" ", "") == "".join(names)
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison_rows([{**rows[0], "method": "untrained backbone, GAP"}], "test"))
+    assert "untrained backbone, GAP" in console.file.getvalue()

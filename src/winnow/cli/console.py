@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -151,5 +152,5 @@ def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, neve
         for name in METRICS:
             spread = row[f"{name} std"]
             cells.append(f"{100 * row[name]:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}"))
-        table.add_row(escape(row["method"].replace(",", ", ")), *cells)  # long names break there
+        table.add_row(escape(re.sub(",(?! )", ", ", row["method"])), *cells)  # long names break there
     return table
