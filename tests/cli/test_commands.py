@@ -532,3 +532,9 @@ def test_long_names_in_tables_are_broken_not_cut() -> None:
     console = Console(width=80, file=io.StringIO())
     console.print(comparison_rows([{**rows[0], "method": "untrained backbone, GAP"}], "test"))
     assert "untrained backbone, GAP" in console.file.getvalue()
+
+
+def test_runs_that_learned_nothing_are_told(winnow: Winnow, make_folder: MakeFolder) -> None:
+    said = winnow("train", f"data={make_folder()}", *TINY, "train.lr=1e-12", "--each", "seed=0,1", "--out", "all")
+    assert said.code == 0
+    assert "2 of 2 runs had their best validation before the first step" in said.out

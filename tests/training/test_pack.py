@@ -245,3 +245,33 @@ def test_a_plan_is_never_overwritten_and_a_damaged_one_refused(tmp_path: Path) -
     (tmp_path / "plan.yaml").write_text("- [")
     with pytest.raises(ModelError, match="cannot be read"):
         read_plan(tmp_path)
+
+
+class Hasty(Monitor):
+    """Begins the run elsewhere while its data are read, and keeps what is told."""
+
+    def __init__(self, run: Planned) -> None:
+        self.run, self.told = run, list[str]()
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+        if not self.run.folder.config_file.exists():
+            config = self.run.config
+            self.run.folder.create(resolve_config(config, load_data(config).train))
+
+
+def test_a_run_that_is_begun_while_its_data_are_read_is_gone_on_with(make_folder: MakeFolder, tmp_path: Path) -> None:
+    (run,) = planned(tmp_path, make_folder(), "seed=0")
+    (outcome,) = run_pack([run], monitor=Hasty)
+    assert outcome.error is None
+
+
+def test_a_run_that_goes_on_says_from_where(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = ("train.steps=6", "train.eval_every=2")
+    (run,) = planned(tmp_path, make_folder(), "seed=0", words=words)
+    (outcome,) = run_pack([run], monitor=lambda run: StopAfter(5))
+    assert outcome.error is not None
+    again = Hasty(run)
+    (outcome,) = run_pack([run], monitor=lambda run: again)
+    assert outcome.error is None
+    assert "goes on from step 4" in again.told

@@ -148,10 +148,7 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: li
     config = small_config(*words)
     whole = make_trainer(config)
     whole.fit()
-    folder = RunFolder(tmp_path / "run")
-    folder.create(config)
-    with pytest.raises(RuntimeError, match="crash"):
-        make_trainer(config, folder, StopAfter(at)).fit()
+    folder = broken_off(config, tmp_path / "run", at)
     resumed = make_trainer(config, folder)
     resumed.restore()
     assert resumed.progress.step == (at - 1) // 5 * 5  # the crash comes before the validation of its step
@@ -165,6 +162,15 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path, at: int, words: li
         assert resumed.problems.records() == whole.problems.records()
         assert len(whole.problems.history) > 1
         assert same(whole.learner.pull.previous, resumed.learner.pull.previous)
+
+
+def broken_off(config: Config, path: Path, at: int) -> RunFolder:
+    """Return the folder of a run that crashed at a step."""
+    folder = RunFolder(path)
+    folder.create(config)
+    with pytest.raises(RuntimeError, match="crash"):
+        make_trainer(config, folder, StopAfter(at)).fit()
+    return folder
 
 
 @pytest.mark.parametrize("words", [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "references.start=last"]])
@@ -202,10 +208,7 @@ def test_a_checkpoint_of_before_a_setting_is_resumed_at_its_default_alone(tmp_pa
     config = small_config("zsr=0.2", "plateau=0.5")
     whole = make_trainer(config)
     whole.fit()
-    folder = RunFolder(tmp_path / "run")
-    folder.create(config)
-    with pytest.raises(RuntimeError, match="crash"):
-        make_trainer(config, folder, StopAfter(13)).fit()
+    folder = broken_off(config, tmp_path / "run", 13)
     state = folder.load(folder.checkpoint_file)
     del state["config"]["train"]["warm_up"], state["config"]["pooling"]["learn_mu"]
     del state["config"]["centres"], state["config"]["plateau"]["cooldown"]
@@ -228,10 +231,7 @@ def test_a_checkpoint_of_before_patience_and_angles_is_resumed(tmp_path: Path) -
     config = small_config(*CCP, "loss=c2", "pooling=gap")
     whole = make_trainer(config)
     whole.fit()
-    folder = RunFolder(tmp_path / "run")
-    folder.create(config)
-    with pytest.raises(RuntimeError, match="crash"):
-        make_trainer(config, folder, StopAfter(13)).fit()
+    folder = broken_off(config, tmp_path / "run", 13)
     state = folder.load(folder.checkpoint_file)
     kept = state["progress"].pop("peak")
     del state["problems"]["picked"]

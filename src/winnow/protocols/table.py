@@ -194,9 +194,10 @@ def _validations(folder: RunFolder) -> dict[str, list[float]]:
     except ModelError:
         return {}
     columns = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
+    there = {name: key for name, key in columns.items() if all(key in entry for entry in history)}
     return {
         "step": [entry["step"] for entry in history],
-        **{n: [float(f"{entry[key]:.6g}") for entry in history] for n, key in columns.items() if key in history[0]},
+        **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in there.items()},
     }
 
 

@@ -98,8 +98,9 @@ def training(
     config = resolve_config(config, splits.train)
     counts = {"train": splits.train, "validate": splits.val, "test": splits.test}
     told = ", ".join(f"{len(s.class_names)} to {verb}" for verb, s in counts.items() if s is not None)
-    same = " (those that are tested: its numbers are too good)" if config.data.val_classes == "test" else ""
-    monitor.note(f"data {config.data.path}: classes {told}{same}")
+    monitor.note(f"data {config.data.path}: classes {told}")
+    if config.data.val_classes == "test":
+        monitor.note("weights are chosen on the test classes, so that what they reach there is too good")
     if config.train.classes_per_batch < wanted:
         monitor.note(f"a batch holds {config.train.classes_per_batch} classes, all there are to train on")
     if config.backbone.train == "frozen" and config.augment != AugmentConfig():
