@@ -27,6 +27,13 @@ def test_best_values_and_radii_are_where_they_belong():
     assert "3 problems" in svg(above.figure)
 
 
+def test_values_are_of_the_metric_that_problems_went_by():
+    entries = [{**entry, "val/P@1": 0.9} for entry in history(0.5)]
+    above, _ = problem_curves(PROBLEMS, entries, "P@1").axes
+    assert set(above.lines[0].get_ydata()) == {90}
+    assert "Validation P@1" in above.get_title("left")
+
+
 def test_no_problems_are_refused():
     with pytest.raises(DataError, match="no problems"):
         problem_curves([], history(0.5))

@@ -52,12 +52,14 @@ def test_the_text_follows_the_numbers():
     text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 1)], soft, "cpu")
     assert text.startswith("Times are of a CPU.")
     assert "converge for k > 50" not in text  # it was not looked at
-    assert "this agrees" in text
+    assert "beside the closed form agrees; that k costs this one little time agrees (up to a factor of 2)" in text
     assert "1 of 1 pairs of eps and mu. The closed" in text
     hard = [*soft, {"eps": 100.0, "mu": 0.3, "k": 100, "error": 94.0}]
     text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 3)], hard, "cuda")
     assert text.startswith("Times are of a GPU.")
-    assert "this does not agree" in text
+    assert "beside the closed form does not agree; that k costs this one little time agrees" in text
+    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 2.5, 1)], hard, "cuda")
+    assert "beside the closed form agrees; that k costs this one little time does not agree" in text
     assert "94 % at eps 100, mu 0.3" in text
 
 

@@ -91,7 +91,8 @@ class Broken(Monitor):
 
 
 def test_training_crops_of_larger_images(make_folder: MakeFolder, tmp_path: Path) -> None:
-    config = load_config(None, [*TINY, f"data={make_folder()}", "backbone.train=full", "augment.resize=40"])
+    words = [*TINY, f"data={make_folder()}", "train.device=cpu", "backbone.train=full", "augment.resize=40"]
+    config = load_config(None, words)
     splits = load_data(config)
     for shared in (None, Shared()):
         made = prepare(resolve_config(config), splits, Monitor(), shared)

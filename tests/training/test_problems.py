@@ -240,17 +240,18 @@ def test_the_last_of_some_problems_goes_on(most: int) -> None:
 
 
 @pytest.mark.parametrize("monitor", ["MAP@R", "P@1"])
-def test_a_run_records_its_problems_and_the_pull(tmp_path: Path, monitor: str) -> None:
-    """By MAP@R, also where P@1 decides on the run's best weights."""
+@pytest.mark.parametrize("by", ["MAP@R", "P@1"])
+def test_a_run_records_its_problems_and_the_pull(tmp_path: Path, monitor: str, by: str) -> None:
+    """By CCP's own metric, whichever decides on the run's best weights."""
     folder = RunFolder(tmp_path / "run")
-    words = ["references.patience=1", "train.steps=40", f"train.monitor={monitor}"]
+    words = ["references.patience=1", "train.steps=40", f"train.monitor={monitor}", f"references.monitor={by}"]
     trainer = ccp_trainer(*words, folder=folder)
     folder.create(trainer.config)
     progress = trainer.fit()
     history = problems_of(trainer).history
     assert len(history) > 1
     assert sum(problem.steps for problem in history) == 40
-    values = {entry["step"]: entry["val/MAP@R"] for entry in progress.history}
+    values = {entry["step"]: entry[f"val/{by}"] for entry in progress.history}
     for problem in history:
         assert problem.best == values[problem.best_step]
         assert problem.end == values[problem.first_step + problem.steps]

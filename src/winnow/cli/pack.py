@@ -73,7 +73,8 @@ def draw_run(folder: RunFolder, result: Mapping[str, Any]) -> None:
         return
     save(run_curves(history), folder.path / "curves.png")
     if "problems" in result:
-        save(problem_curves(result["problems"], history), folder.path / "problems.svg")
+        by = result["config"]["references"].get("monitor", "MAP@R")  # older runs do not say
+        save(problem_curves(result["problems"], history, by), folder.path / "problems.svg")
 
 
 def _comparison(outcomes: Sequence[Outcome]) -> tuple[list[dict[str, Any]], str]:

@@ -19,9 +19,10 @@ class CCP(Proxies):
     $$L = \ell(Q, R) + w\, \ell(Q, Q) + \frac{\lambda_k}{2} \lVert \theta - \theta^{(k-1)} \rVert_2^2, \qquad
       \lambda_1 = 0,\; \lambda_k = \lambda$$
 
-    A problem ends when the MAP@R of validations stalls. Its best weights become the next one's $\theta^{(k-1)}$, and
-    every class picks its new proxies out of a fresh pool of $b$ embedded images by greedy k-centre, away from the
-    proxies the last problem came to. The pull towards $\theta^{(k-1)}$ is on the network's weights alone.
+    A problem ends when the MAP@R of validations (or its `monitor`) stalls. Its best weights become the next one's
+    $\theta^{(k-1)}$, and every class picks its new proxies out of a fresh pool of $b$ embedded images by greedy
+    k-centre, away from the proxies the last problem came to. The pull towards $\theta^{(k-1)}$ is on the network's
+    weights alone.
 
     When to use it: with a loss over pairs of images, such as `c2` or `ms`, to train against a few references of every
     class that stand for its data instead of free proxies. Training goes through several problems, each until
@@ -36,7 +37,8 @@ class CCP(Proxies):
         pool: Images b of each class among which its proxies are picked; at least K.
         pull: Weight lambda of the pull towards the last problem's weights.
         batch_weight: Weight w of the loss within the batch: 0.1 in the documents' code, 0 in their text.
-        patience: Validations without a better MAP@R that end a problem.
+        patience: Validations without a better value that end a problem.
+        monitor: The metric of a validation that this goes by, whatever decides on the run's best weights.
         problems: How many there are at most; the last goes on until the run ends. None for any number.
         start: What a problem starts from: the last one's "best" weights, or its "last", which it then has to beat.
         normalised: Pick among embeddings as the loss compares them, which become the proxies, instead of raw ones.
@@ -61,6 +63,7 @@ class CCP(Proxies):
         pull: float = 2e-4,
         batch_weight: float = 0.1,
         patience: int = 3,
+        monitor: Literal["MAP@R", "P@1"] = "MAP@R",
         problems: int | None = None,
         start: Literal["best", "last"] = "best",
         normalised: bool = False,
@@ -76,7 +79,7 @@ class CCP(Proxies):
             raise ValueError(f"training needs at least 1 problem, got {problems}")
         self.per_class, self.problems = per_class, problems
         self.pool, self.pull, self.batch_weight = pool, pull, batch_weight
-        self.patience, self.start, self.normalised = patience, start, normalised
+        self.patience, self.monitor, self.start, self.normalised = patience, monitor, start, normalised
 
     def notes(self, steps: int, sizes: Sequence[int]) -> list[str]:
         """Say so if classes have no more images than proxies: then every image is one, and nothing is chosen."""

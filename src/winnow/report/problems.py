@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @styled
-def problem_curves(problems: Sequence[Mapping[str, Any]], history: History) -> Figure:
-    """Show the problems of a run as bands: validation MAP@R with each problem's best, and covering radii.
+def problem_curves(problems: Sequence[Mapping[str, Any]], history: History, by: str = "MAP@R") -> Figure:
+    """Show the problems of a run as bands: validation with each problem's best, and covering radii.
 
     A radius falls where a problem begins, as proxies are picked out of the pool, and grows while they and the
     embeddings move: dots are radii around picked proxies, rings those around converged ones.
@@ -24,6 +24,7 @@ def problem_curves(problems: Sequence[Mapping[str, Any]], history: History) -> F
     Args:
         problems: `problems` of the run's `result.json`.
         history: The run's log.
+        by: The metric that problems went by (`references.monitor`).
     """
     if not problems:
         raise DataError("there are no problems to draw")
@@ -32,14 +33,14 @@ def problem_curves(problems: Sequence[Mapping[str, Any]], history: History) -> F
     above = figure.add_subplot(grid[0, 0])
     below = figure.add_subplot(grid[1, 0], sharex=above)
     _, first, second = method_colours("012").values()
-    values = series_of(history, "val/MAP@R")
+    values = series_of(history, f"val/{by}")
     above.plot(list(values), [100 * value for value in values.values()], color=second, linewidth=1.6)
     solved = [problem for problem in problems if problem["steps"] > 0]
     above.plot(
         [problem["best_step"] for problem in solved], [100 * problem["best"] for problem in solved],
         "o", color=second, markersize=5, markeredgecolor="white", label="best of a problem",
     )  # fmt: skip
-    above.set_title(f"Validation MAP@R, % ({len(problems)} problems)")
+    above.set_title(f"Validation {by}, % ({len(problems)} problems)")
     _radii(below, problems, first)
     for axes in (above, below):
         for problem in problems[1::2]:

@@ -27,7 +27,7 @@ _POOLS = 1  # sets the seeds of pools apart from those of steps
 
 @dataclass
 class Problem:
-    """One problem of a run; values are MAP@R of validations, whatever decides on the run's best weights.
+    """One problem of a run; values are those of validations by CCP's metric (`references.monitor`).
 
     Attributes:
         first_step: The step it began at.
@@ -73,13 +73,14 @@ class Problems:
         classes = np.unique(train.labels)
         self._sampler = MPerClassSampler(train.labels, len(classes), self._ccp.pool, seed=seed_of(seed, _POOLS, _POOLS))
         self._classes = torch.from_numpy(classes).to(self._ccp.proxies.device)
+        self.monitor = self._ccp.monitor
         self.history: list[Problem] = []
         self._stalled, self._ready = 0, learner.head.is_ready
         self._best: dict[str, Tensor] = {}
         self._picked = self._ccp.proxies.detach().clone()
 
     def validated(self, step: int, value: float, *, over: bool) -> Work[None]:
-        """Take note of a validation's MAP@R; end the problem if it stalls, unless it is the last or the run is over.
+        """Take note of a validation's value; end the problem if it stalls, unless it is the last or the run is over.
 
         Where a problem goes back to the best weights, those it begins with do not count as its best: that would lead
         back to them for good. Nor do weights from before a pooling set its prototypes: going back would unset those.

@@ -189,7 +189,7 @@ class Trainer:
         self._count(value)
         progress.history.append(entry)
         if self.problems is not None:
-            yield from self.problems.validated(progress.step, metrics["MAP@R"], over=self._is_over())
+            yield from self.problems.validated(progress.step, metrics[self.problems.monitor], over=self._is_over())
         if self.plateau is not None and self.rates is not None:
             entry["lr"] = self.plateau.rate  # of the steps before this validation
             if progress.step > 0:  # what a pretrained network is worth before any step is no stall of training
