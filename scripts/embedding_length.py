@@ -1,8 +1,9 @@
-"""Measure how long the embeddings of an untrained network are before they are normalised.
+"""Measure how long the embeddings of an untrained network are, and how far apart those of other classes.
 
 python scripts/embedding_length.py
 
-CCP's proxies begin as such embeddings, and an optimiser moves long ones slowly. Needs CUB-200-2011 in data/cub200 and
+CCP's proxies begin as such embeddings: an optimiser moves long ones slowly, and C2 leaves those alone that are farther
+apart than its margin. Needs CUB-200-2011 in data/cub200 and
 the weights in data/resnet50_v1_imagenet_fp16.pth; takes a minute and writes results/embedding_length.json.
 """
 
@@ -14,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from winnow.data.sets import DATASETS
+from winnow.functional import unit_norm
 from winnow.models import Embedder
 from winnow.seeding import seed_everything
 from winnow.training.provenance import provenance
@@ -26,23 +29,31 @@ CLASSES, EACH = 8, 8
 HEADS = {"fair": ("gap", 128), "conventional": ("gap_gmp", 512)}
 
 
-def measure(protocol: str, images: list[Any]) -> dict[str, Any]:
+MARGINS = {"text": 0.3841, "code": 1.0}  # of C2 on CUB, in the documents
+
+
+def measure(protocol: str, images: list[Any], labels: Tensor) -> dict[str, Any]:
     pooling, dim = HEADS[protocol]
     seed_everything(0)
     settings = {"backbone": {"name": "resnet50_v1", "weights": WEIGHTS}, "pooling": pooling, "dim": dim,
                 "image": {"resize": 256, "crop": 227}}  # fmt: skip
     vectors = torch.as_tensor(Embedder.create(settings).encode(images, normalise=False))
     lengths = vectors.norm(dim=1)
+    unit = unit_norm(vectors)
+    unlike = torch.cdist(unit, unit)[labels[:, None] != labels]
     return {"protocol": protocol, "pooling": pooling, "dim": dim, "images": len(vectors),
             "length": float(lengths.mean()), "shortest": float(lengths.min()), "longest": float(lengths.max()),
-            "root mean square of a number": float(vectors.square().mean().sqrt())}  # fmt: skip
+            "root mean square of a number": float(vectors.square().mean().sqrt()),
+            "distance of other classes": float(unlike.mean()), "nearest": float(unlike.min()),
+            "nearer than the margin": {name: float((unlike < margin).float().mean())
+                                       for name, margin in MARGINS.items()}}  # fmt: skip
 
 
 def main() -> None:
     train = DATASETS["cub200"].load(ROOT / "data" / "cub200").train
     first = [int(index) for label in range(CLASSES) for index in np.flatnonzero(train.labels == label)[:EACH]]
     images = [train.read(index) for index in first]
-    rows = [measure(protocol, images) for protocol in HEADS]
+    rows = [measure(protocol, images, torch.from_numpy(train.labels[first])) for protocol in HEADS]
     for row in rows:
         print(json.dumps(row))
     kept = {**provenance(), "command": "python scripts/embedding_length.py",
