@@ -23,8 +23,9 @@ COLOURS = "Set1"  # eight that differ most
 @styled
 def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping[str, Tensor]]]) -> Figure:
     """Draw class histograms over the prototypes, a map for each method, and accuracies over splits below."""
-    columns = min(max(len(pictured), 1), 4)
-    lines = -(-max(len(pictured), 1) // columns)
+    count = max(len(pictured), 1)
+    columns = min(count, next((each for each in (4, 5, 3) if count % each == 0), 4))  # full lines where that can be
+    lines = -(-count // columns)
     figure = new_figure(1.4 + 2.3 * max(columns, 2), 2.4 + 2.7 * lines)
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[1.5] * lines + [1.2])
     most = max((float(one.attributes[: len(one.classes)].max()) for one in pictured.values()), default=1.0)
@@ -84,7 +85,9 @@ def overlays(pictured: Mapping[str, Seen]) -> Figure:
             if one is None and column < len(first.classes):
                 axes.set_title(first.classes[column], fontsize=7)
     for row, name in zip(grid[1:], pictured, strict=True):
-        row[0].set_title(name, fontsize=7).set_in_layout(False)  # longer than its column is wide
+        # Longer than its column is wide: as a title it would push the next one away.
+        row[0].annotate(name, (0, 1.06), xycoords="axes fraction", fontsize=7, fontweight="bold", annotation_clip=False,
+                        in_layout=False)  # fmt: skip
     return figure
 
 
