@@ -90,18 +90,40 @@ def row(name: str, l2: float | None, cosine: float | None, sd: float = 1.0) -> d
 @pytest.mark.parametrize(
     ("after", "said"),
     [
-        ((85.0, 85.0), "which agrees;"),
-        ((60.0, 60.0), "which agrees in direction, not in size;"),
-        ((50.5, 50.5), "which agrees in direction but is less than seeds deviate;"),
-        ((40.0, 40.0), "which does not agree;"),
+        (
+            (85.0, 45.0),
+            "in 1 of 2 comparisons, in 1 by more than seeds deviate; the largest gain, +35.0 points, agrees.",
+        ),
+        (
+            (60.0, 52.0),
+            "in 2 of 2 comparisons, in 2 by more than seeds deviate; the largest gain, +10.0 points, agrees "
+            "in direction, not in size.",
+        ),
+        (
+            (50.5, 50.0),
+            "in 1 of 2 comparisons, in 0 by more than seeds deviate; the largest gain, +0.5 points, agrees in "
+            "direction but is less than seeds deviate.",
+        ),
+        (
+            (40.0, 45.0),
+            "in 0 of 2 comparisons, in 0 by more than seeds deviate; the largest gain, -5.0 points, does not agree.",
+        ),
     ],
 )
 def test_the_claim_is_checked_against_the_numbers(after: tuple[float, float], said: str) -> None:
     rows = [row("a", 50.0, 50.0), row("a + ZSR", *after)]
     text = told(rows, [Pair("a", "a + ZSR", 0.5)], small=False, early=1, splits=9, ridge=0.05, pretrained=None)
     assert said in text
+    assert (
+        f"a, lambda 0.5: {after[0]:.1f} % after 50.0 % by L2 ({after[0] - 50:+.1f}, seeds deviate by up to 1.0)" in text
+    )
+    assert "a class uses 2.0 prototypes after 2.0, which are shared about as much" in text
     assert "Cifar-100 is not here" in text
     assert "1 runs were best before" in text
+    one = [row("a", 50.0, 50.0, sd=0.0), row("a + ZSR", 60.0, 61.0, sd=0.0)]
+    text = told(one, [Pair("a", "a + ZSR", 0.5)], small=True, early=0, splits=9, ridge=0.05, pretrained=None)
+    assert "in 2 of 2 comparisons; the largest" in text
+    assert "by cosine (+11.0, one seed)" in text
     rows[1] = row("a + ZSR", None, None)
     assert "runs are missing" in told(
         rows, [Pair("a", "a + ZSR", 0.5)], small=True, early=0, splits=9, ridge=0.05, pretrained={"accuracy": 0.7}
