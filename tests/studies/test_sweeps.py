@@ -64,6 +64,9 @@ def test_settings_go_before_those_of_a_study_and_are_told(
     assert written["settings"]["asked"] == ["train.steps=3", "train.lr=0.001"]
     assert {run["steps"] for run in written["runs"]} == {3}
     assert {run["config"]["train"]["lr"] for run in written["runs"]} == {0.001}
+    noted = CliRunner().invoke(app, ["study", *asked, "--only-finished", "--note", "Half their size."])
+    assert noted.exit_code == 0, noted.output
+    assert json.loads((tmp_path / "mu.json").read_text())["text"] == f"{written['text']} Half their size."
     with pytest.raises(ConfigError, match=r"made with another train\.steps"):
         CliRunner().invoke(app, ["study", "mu", "-o", str(tmp_path)], catch_exceptions=False)
 
@@ -72,6 +75,7 @@ def test_settings_are_refused_where_there_are_no_runs_to_take_them() -> None:
     refused = {
         ("summary", "train.lr=1"): "summary has no runs that take train.lr=1",
         ("all", "train.lr=1"): "one study",
+        ("all", "--note", "Half their size."): "one study",
         ("tokens", "--seeds", "0"): "has no runs that take --seeds",
         ("mu", "--seeds", "a"): "numbers such as",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -24,6 +25,7 @@ def study(
     ),
     seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now."),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; show what there is."),
+    remark: str = typer.Option(None, "--note", help="A sentence for the paragraph: what is special about your images."),
     listed: bool = typer.Option(False, "--list", help="Name the studies, what they are and what they cost."),
 ) -> None:
     """Run one of the documents' studies: it writes a table, a figure, its settings and a paragraph.
@@ -47,8 +49,10 @@ def study(
         wrong = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
         raise ConfigError(f"{wrong}; known: {known}")
     asked = [*(words or []), *(["--methods"] if methods else []), *(["--seeds"] if seeds is not None else [])]
-    if name == ALL and (data is not None or asked):
-        raise ConfigError("--data, --methods, --seeds and settings are for one study: name it, or leave them out")
+    if name == ALL and (data is not None or remark is not None or asked):
+        raise ConfigError(
+            "--data, --note, --methods, --seeds and settings are for one study: name it, or leave them out"
+        )
     if asked and not takes_settings(STUDIES[name]):
         able = ", ".join(each for each, function in STUDIES.items() if takes_settings(function))
         raise ConfigError(f"the study {name} has no runs that take {asked[0]}; these have: {able}")
@@ -59,6 +63,7 @@ def study(
     size = "small" if small else "full"
     options = ["-o", str(out_folder)] if out_folder != OUT else []
     options += [] if data is None else ["--data", str(data)]
+    options += [] if remark is None else ["--note", remark]
     shared = Shared()
     provenance()  # asks for the commit now: another may be made before a long study has ended
 
@@ -76,6 +81,8 @@ def study(
         say(summary(ended))
         raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
     findings = STUDIES[name](task(name))
+    if remark is not None:
+        findings = replace(findings, text=f"{findings.text} {remark}")
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
         say(f"wrote {path}")
