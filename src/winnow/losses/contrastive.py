@@ -57,7 +57,8 @@ class C2(PairLoss):
     (1e-5).
 
     When to use it: as a simple and strong baseline, the documents' own, for GSP and for CCP alike. Its margins are
-    distances between unit vectors and want tuning for each data set; the presets are a start.
+    distances between unit vectors and want tuning for each data set; the presets are the documents'. A negative
+    margin near 1, about what images of other classes are apart in a pretrained network, pushes from the first step.
 
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017 (with $m_\pm = \beta \mp \alpha$).
 
@@ -73,7 +74,7 @@ class C2(PairLoss):
         "inshop": {"positive_margin": 0.2858, "negative_margin": 0.5130},
     }
 
-    def __init__(self, *, positive_margin: float = 0.0, negative_margin: float = 0.5) -> None:
+    def __init__(self, *, positive_margin: float = 0.0, negative_margin: float = 1.0) -> None:
         super().__init__()
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
