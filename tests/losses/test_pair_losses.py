@@ -516,3 +516,12 @@ def test_rounding_decides_nothing_where_a_query_and_its_reference_coincide():
     push = (0.5 - distances[negative]).relu()
     expected = distances[positive].mean() + push.sum() / (push > 0).sum().clamp(min=1)
     assert torch.allclose(found[0][0], expected)
+
+
+def test_c2_pushes_classes_as_far_apart_as_pretrained_networks_have_them():
+    """At 0.9, about what images of other classes begin with; a smaller margin would leave them be."""
+    angle = torch.tensor(2 * math.asin(0.45))
+    embeddings = torch.stack([torch.tensor([1.0, 0.0]), torch.stack([angle.cos(), angle.sin()])])
+    labels = torch.tensor([0, 1])
+    assert float(LOSSES.build({"name": "c2"})(embeddings, labels)) == pytest.approx(0.1, abs=1e-5)
+    assert float(LOSSES.build({"name": "c2", "negative_margin": 0.5})(embeddings, labels)) == 0

@@ -85,7 +85,7 @@ def concluded(gains: Sequence[tuple[float, float]]) -> str:
         else "agrees in direction but is less than seeds deviate" if gain < spread
         else "agrees" if gain > CLAIM else "agrees in direction, not in size"
     )  # fmt: skip
-    ahead, clear = sum(gain > 0 for gain, _ in gains), sum(gain > spread for gain, spread in gains)
+    ahead, clear = sum(gain > 0 for gain, _ in gains), sum(gain > spread > 0 for gain, spread in gains)
     beyond = f", in {clear} by more than seeds deviate" if any(spread for _, spread in gains) else ""
     return (
         f"With ZSR the prediction is better in {ahead} of {len(gains)} comparisons{beyond}; the largest gain, "
