@@ -12,7 +12,7 @@ import pytest
 def run_interpreted(script: str) -> None:
     """Run Python code in a process of its own, because Triton decides on import whether it interprets.
 
-    Skipped where it fails and the interpreter cannot so much as count: that of Triton 3.6 cannot with NumPy 2.4.
+    Skipped where it fails and the interpreter cannot so much as count: that of Triton 3.6 cannot with NumPy 2.5.
     """
     pytest.importorskip("triton")
     failed = _run(script)
