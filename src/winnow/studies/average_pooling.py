@@ -50,7 +50,7 @@ def local_features(images: ImageSet, words: Sequence[str]) -> Tensor:
     config = resolve_config(load_config(None, list(words)))
     backbone = Embedder.create(config).backbone
     inputs, _ = frozen_inputs(backbone, images, make_crops(config), torch.device("cpu"))
-    return as_tokens(inputs.maps)
+    return as_tokens(inputs.whole())
 
 
 def train_plane(features: Tensor, labels: Tensor, steps: int) -> Tensor:

@@ -74,7 +74,7 @@ def average_features(images: ImageSet, backbone: Backbone, crops: Crops, note: C
     for start in range(0, len(images), AT_ONCE):
         rows = range(start, min(start + AT_ONCE, len(images)))
         part = Subset(images, list(rows), images.labels[rows.start : rows.stop], images.class_names)
-        means.append(as_tokens(frozen_inputs(backbone, part, crops, device)[0].maps).mean(dim=1))
+        means.append(as_tokens(frozen_inputs(backbone, part, crops, device)[0].whole()).mean(dim=1))
         note(f"{rows.stop} of {len(images)} images")
     return normalize(torch.cat(means), dim=1)
 

@@ -129,7 +129,8 @@ def study(task: Task) -> Findings:
     words = [*WORDS, *LOSSES["C2"], "dim=128", f"train.steps={steps}", f"train.eval_every={every}"]
     embeddings, val = checkpoints(words, seeds, task.note, task.shared)
     labels = torch.from_numpy(val.labels)
-    maps = val.maps if val.maps.dim() == 3 else adaptive_avg_pool2d(val.maps, SIDE)
+    maps = val.whole()
+    maps = maps if maps.dim() == 3 else adaptive_avg_pool2d(maps, SIDE)
     rows = table(embeddings, labels, as_tokens(maps))
     settings = {"small": task.small, "words": words, "seeds": seeds, "checkpoints": len(embeddings),
                 "draws of random subsets": DRAWS}  # fmt: skip

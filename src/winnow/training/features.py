@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.data import Crops, ImageSet, ImageStore
+from winnow.data.imageset import Subset
 from winnow.data.store import Progress
-from winnow.errors import OutputError
-from winnow.files import make_folder
+from winnow.errors import DataError
 from winnow.models import Backbone
 from winnow.training.inputs import CropInputs, FeatureInputs
+from winnow.training.kept_features import PIECE_BYTES, KeptFeatures
 
 CPU_BATCH = 8  # larger ones leave a CPU's caches and are several times slower
 
@@ -33,33 +31,31 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "winnow"
 
 
+def in_full_batches(backbone: Backbone, images: Tensor, batch: int) -> Tensor:
+    """Return the backbone's features of at most `batch` images, to which it is given others if they are fewer.
+
+    Convolutions are computed in another order for another number of images, and an image's features must not depend,
+    not even in their last bits, on which images are beside it.
+    """
+    missing = max(0, batch - len(images))
+    filled = torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
+    features: Tensor = backbone(filled)
+    return features[: len(images)]
+
+
 @torch.no_grad()
 def compute_features(
-    backbone: Backbone,
-    inputs: CropInputs,
-    device: torch.device,
-    *,
-    allocate: Callable[[tuple[int, ...]], Tensor] = torch.empty,
-    progress: Progress | None = None,
-) -> Tensor:
-    """Return the backbone's maps (N, C, h, w) or tokens (N, n, C) of every image's centre crop, on the CPU.
-
-    `allocate` makes the float32 tensor of a shape that they are written into, piece by piece.
-    """
+    backbone: Backbone, inputs: CropInputs, device: torch.device, progress: Progress | None = None
+) -> Iterator[Tensor]:
+    """Yield the backbone's maps (B, C, h, w) or tokens (B, n, C) of every image's centre crop, on the CPU, in order."""
     backbone.to(device).freeze()
     batch = CPU_BATCH if device.type == "cpu" else 128
     count = len(inputs.labels)
-    maps: Tensor | None = None
     for start in range(0, count, batch):
         stop = min(start + batch, count)
-        part = backbone(inputs.test(range(start, stop))).float().cpu()
-        if maps is None:
-            maps = allocate((count, *part.shape[1:]))
-        maps[start:stop] = part
+        yield in_full_batches(backbone, inputs.test(range(start, stop)), batch).float().cpu()
         if progress is not None:
             progress(stop, count)
-    assert maps is not None, "an image set is never empty"
-    return maps
 
 
 def frozen_inputs(
@@ -74,69 +70,76 @@ def frozen_inputs(
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
     """Make a set's features, or find them on disk.
 
-    On disk they are keyed by the backbone's weights, the images and the crop, so that a change of any makes new ones.
+    On disk they are found by the backbone's weights, the crop and the image, so that a change of any makes new ones,
+    and sets that have images in common share theirs.
 
     Returns:
         The features, and the (name, reason) of each image that was skipped.
     """
-
-    def compute(allocate: Callable[[tuple[int, ...]], Tensor]) -> tuple[Tensor, ImageStore]:
-        # Every image is needed once only, so none is kept decoded; but to skip is to have looked at all of them.
-        cache: Literal["auto", "none"] = "auto" if on_error == "skip" else "none"
-        store = ImageStore(images, resize=crops.resize, cache=cache, device=device, on_error=on_error)
-        made = compute_features(backbone, CropInputs(store, crops), device, allocate=allocate, progress=progress)
-        return made, store
-
     if keep == "ram":
-        maps, store = compute(torch.empty)
-        names = [store.name(i) for i in range(len(store))]
-        return FeatureInputs(maps, store.labels, names, device), store.skipped
-    key = f"{backbone.fingerprint()}-{images.fingerprint()}-{crops.resize}-{crops.size}-{on_error}"
-    folder = cache_folder() / "features" / key
-    found = _read(folder)
-    if found is None:
-        _write(folder, compute)
-        found = _read(folder)
-        assert found is not None, "features just written can be read"
-    maps, kept, skipped = found
-    return FeatureInputs(maps, images.labels[kept], [images.name(int(i)) for i in kept], device), skipped
+        store = _open(images, crops, device, on_error)
+        maps: Tensor | None = None
+        done = 0
+        for part in compute_features(backbone, CropInputs(store, crops), device, progress):
+            if maps is None:
+                maps = torch.empty(len(store), *part.shape[1:])
+            maps[done : done + len(part)] = part
+            done += len(part)
+        assert maps is not None, "an image set is never empty"
+        return FeatureInputs(maps, store.labels, [store.name(i) for i in range(len(store))], device), store.skipped
+    kept = KeptFeatures(cache_folder() / "features" / f"{backbone.fingerprint()}-{crops.resize}-{crops.size}")
+    keys = [hashlib.sha256(images.identity(i).encode()).hexdigest()[:20] for i in range(len(images))]
+    missing = kept.missing(keys)
+    skipped: list[tuple[str, str]] = []
+    if missing:
+        try:
+            store = _open(_some(images, missing), crops, device, on_error)
+        except DataError:
+            if on_error == "raise" or len(missing) == len(images):
+                raise
+            # The others are here already.
+            skipped = [(images.name(i), _why_unreadable(images, i)) for i in missing]
+        else:
+            skipped = store.skipped
+            _add(kept, [keys[missing[i]] for i in store.kept], compute_features(
+                backbone, CropInputs(store, crops), device, progress))  # fmt: skip
+    rows = np.setdiff1d(np.arange(len(images)), kept.missing(keys))
+    names = [images.name(int(i)) for i in rows]
+    return FeatureInputs(kept.of([keys[i] for i in rows]), images.labels[rows], names, device), skipped
 
 
-def _read(folder: Path) -> tuple[Tensor, NDArray[np.int64], list[tuple[str, str]]] | None:
-    """Map features from disk; None where there are none, or damaged ones."""
+def _open(images: ImageSet, crops: Crops, device: torch.device, on_error: Literal["raise", "skip"]) -> ImageStore:
+    # Every image is needed once only, so none is kept decoded; but to skip is to have looked at all of them.
+    cache: Literal["auto", "none"] = "auto" if on_error == "skip" else "none"
+    return ImageStore(images, resize=crops.resize, cache=cache, device=device, on_error=on_error)
+
+
+def _some(images: ImageSet, indices: Sequence[int]) -> ImageSet:
+    return Subset(images, indices, images.labels[np.asarray(indices)], images.class_names)
+
+
+def _why_unreadable(images: ImageSet, index: int) -> str:
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        # Mapped copy-on-write, because torch does not know read-only memory.
-        maps = torch.from_numpy(np.load(folder / "maps.npy", mmap_mode="c"))
-        return maps, np.array(meta["kept"], dtype=np.int64), [(name, reason) for name, reason in meta["skipped"]]
-    except (OSError, ValueError, KeyError):
-        return None
+        images.read(index)
+    except DataError as error:
+        return str(getattr(error, "reason", error))
+    return "it can be read again"
 
 
-def _write(folder: Path, compute: Callable[[Callable[[tuple[int, ...]], Tensor]], tuple[Tensor, ImageStore]]) -> None:
-    """Compute features into files so that a folder is either whole or absent, never holding all of them in RAM."""
-    make_folder(folder.parent)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
+def _add(kept: KeptFeatures, keys: Sequence[str], parts: Iterator[Tensor]) -> None:
+    """Keep maps in pieces as they come."""
+    held: list[Tensor] = []
+    done = 0
 
-    def allocate(shape: tuple[int, ...]) -> Tensor:
-        mapped = np.lib.format.open_memmap(partial / "maps.npy", mode="w+", dtype=np.float32, shape=shape)
-        return torch.from_numpy(mapped)
+    def put() -> None:
+        nonlocal held, done
+        piece = torch.cat(held)
+        kept.add(keys[done : done + len(piece)], piece)
+        held, done = [], done + len(piece)
 
-    try:
-        maps, store = compute(allocate)
-        del maps  # writes what is still in memory
-        meta = {"kept": store.kept.tolist(), "skipped": store.skipped}
-        (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        if _read(folder) is not None:
-            return  # the same, which another process has made meanwhile and may be reading
-        shutil.rmtree(folder, ignore_errors=True)  # damaged ones
-        partial.rename(folder)
-    except OSError as error:
-        if _read(folder) is not None:
-            return
-        raise OutputError(
-            f"the features could not be written to {folder} ({error.strerror}): free some room, set WINNOW_CACHE to "
-            "another folder, or use data.features=ram"
-        ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    for part in parts:
+        held.append(part)
+        if sum(each.nbytes for each in held) >= PIECE_BYTES:
+            put()
+    if held:
+        put()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from winnow.data import Crops, Labels, StoredImages
 from winnow.data.memory import free_device
+from winnow.training.kept_features import MapsOnDisk
 
 
 class Inputs(Protocol):
@@ -69,15 +70,19 @@ class FeatureInputs:
     """Feature maps (N, C, h, w) or tokens (N, n, C) that a frozen backbone made once.
 
     Args:
-        maps: On the CPU; may be mapped from disk. They are moved to the device if they fit with room to spare.
+        maps: On the CPU or on disk. They are moved to a GPU if they fit with room to spare.
         labels: (N,).
         names: One per image.
         device: Where batches are wanted.
     """
 
-    def __init__(self, maps: Tensor, labels: Labels, names: list[str], device: torch.device) -> None:
+    def __init__(self, maps: Tensor | MapsOnDisk, labels: Labels, names: list[str], device: torch.device) -> None:
         self.maps = maps.to(device) if maps.nbytes < 0.4 * free_device(device) else maps
         self.labels, self.names, self.device = labels, names, device
+
+    def whole(self) -> Tensor:
+        """Return all maps."""
+        return self.maps if isinstance(self.maps, Tensor) else self.maps.to(torch.device("cpu"))
 
     def name(self, index: int) -> str:
         """Return the image's name."""
@@ -93,11 +98,10 @@ class FeatureInputs:
     def test(self, indices: ArrayLike) -> Tensor:
         """Return the maps of some images."""
         rows = torch.as_tensor(indices, dtype=torch.int64)
-        if self.device.type == "cpu":
-            return self.maps.index_select(0, rows)
-        if self.maps.device.type == "cpu":
-            return self.maps.index_select(0, rows).pin_memory().to(self.device, non_blocking=True)
-        return self.maps.index_select(0, rows.pin_memory().to(self.device, non_blocking=True))
+        if isinstance(self.maps, Tensor) and self.maps.device.type != "cpu":
+            return self.maps.index_select(0, rows.pin_memory().to(self.device, non_blocking=True))
+        maps = self.maps.index_select(0, rows) if isinstance(self.maps, Tensor) else self.maps.take(rows)
+        return maps if self.device.type == "cpu" else maps.pin_memory().to(self.device, non_blocking=True)
 
 
 class QueryGallery:

@@ -13,15 +13,13 @@ from winnow.data import StoredImages, StoreView
 from winnow.models import Backbone
 from winnow.pooling.base import as_tokens
 from winnow.training.distributed import ALONE, Processes
+from winnow.training.features import in_full_batches
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.judge import collect
 
 
 class AverageOfFeatures(nn.Module):
     """The rival that needs no training: local features averaged, nothing learned.
-
-    A smaller batch is filled up. Convolutions are computed in another order for another number of images, and an
-    image's features must not depend, not even in their last bits, on which images a run has beside it.
 
     Args:
         backbone: None where the inputs are feature maps already.
@@ -36,9 +34,7 @@ class AverageOfFeatures(nn.Module):
         """Return (B, C)."""
         if self.backbone is None:
             return as_tokens(inputs).mean(dim=1)
-        missing = max(0, self.batch - len(inputs))
-        filled = torch.cat([inputs, inputs[:1].expand(missing, *inputs.shape[1:])]) if missing else inputs
-        return as_tokens(self.backbone(filled)).mean(dim=1)[: len(inputs)]
+        return as_tokens(in_full_batches(self.backbone, inputs, self.batch)).mean(dim=1)
 
 
 class Averages:
