@@ -41,14 +41,22 @@ def studies() -> str:
         if kept.is_file():
             if not is_full:
                 lines += [f"In its small setting. Missing is its full one: `winnow study {name} --full`.", ""]
-            lines += [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), ""]
-            picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
-            inner = picture[picture.index("<svg") :]
-            # As an image its ids and styles are its own.
-            lines += [f'<img alt="{first}" src="data:image/svg+xml;base64,{b64encode(inner.encode()).decode()}">', ""]
+            lines += shown(kept, first)
+        frozen = RESULTS.parent / "frozen" / file
+        if frozen.is_file():
+            lines += ["The full setting with a backbone that is not trained, on a CPU:", "", *shown(frozen, first)]
     missing = f"Missing are the full settings of {', '.join(small)}." if small else ""
     missing += f" Runs are missing of {', '.join(partial)}." if partial else ""
     return "\n".join([missing.strip(), "", *lines])
+
+
+def shown(kept: Path, first: str) -> list[str]:
+    """The paragraph, the table and the picture of a kept study."""
+    picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
+    inner = picture[picture.index("<svg") :]
+    # As an image its ids and styles are its own.
+    image = f'<img alt="{first}" src="data:image/svg+xml;base64,{b64encode(inner.encode()).decode()}">'
+    return [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), "", image, ""]
 
 
 def protocols() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,17 @@ def test_every_pooling_is_compared_on_cub(tmp_path: Path) -> None:
     assert {name for name, config in configs.items() if config.dim != 128} == {"OTP 64x128", "NetVLAD 64x128"}
     assert {name for name, config in configs.items() if config.zsr.weight} == {"ZSR alone (mu = 1)", "GSP + ZSR"}
     assert configs["GSP, background"].pooling["mu"] == pytest.approx(1 - configs["GSP"].pooling["mu"])
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ([], "ResNet-50 v1 fine-tuned with C2, 128 numbers for an image where the name says no other, Adam 1e-5"),
+    (["backbone.train=frozen", "train.lr=1e-4"], "ResNet-50 v1, which is not trained, with C2"),
+])  # fmt: skip
+def test_the_poolings_paragraph_says_how_the_backbone_was_trained(
+    tmp_path: Path, words: Sequence[str], told: str
+) -> None:
+    found = STUDIES["cub-poolings"](Task(False, runs=tmp_path, only_finished=True, words=words))
+    assert told in found.text
 
 
 def test_studies_are_listed_and_unknown_ones_refused(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.cub_losses import C2, CONFIG, SHORT, TITLE
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.poolings import LARGE, every_pooling
+from winnow.training import load_config
 
 # The documents' settings of GSP: what is dropped as background is what mu does not keep.
 POOLINGS = every_pooling(background=["pooling.mu=0.7"]) | LARGE
@@ -43,14 +46,18 @@ def study(task: Task) -> Findings:
     compared = comparison(task.small)
     found = compared.train(task)
     standing = "" if task.small else _standing(scores(found))
+    config = load_config(compared.file, [*compared.words, *task.words])
+    frozen = config.backbone.train == "frozen"
+    assert config.train.lr is not None, "the file has one"
+    rate = np.format_float_scientific(config.train.lr, trim="-", exp_digits=1)
     text = (
         f"{SHORT if task.small else ''}First fold of the fair protocol: classes 1-75 train, 76-100 choose the weights, "
-        "101-200 test; ResNet-50 v1 "
-        "fine-tuned with C2, 128 numbers for an image where the name says no other, Adam 1e-5, batches of 32, images "
-        "with a short side of at most 256 pixels. Every pooling has the parameters of its own paper and GSP those of "
+        f"101-200 test; ResNet-50 v1{', which is not trained,' if frozen else ' fine-tuned'} with C2, 128 numbers for "
+        f"an image where the name says no other, Adam {rate}, batches of 32, images with a short side of "
+        "at most 256 pixels. Every pooling has the parameters of its own paper and GSP those of "
         "the documents (mu = 0.3, eps = 5, 64 prototypes); none was tuned here. One run each: three runs of average "
-        f"pooling differ by {DEVIATION} points of MAP@R (standard deviation, table of losses), so nearer poolings are "
-        f"not told apart.{standing}"
+        f"pooling{' with a fine-tuned network' if frozen else ''} differ by {DEVIATION} points of MAP@R (standard "
+        f"deviation, table of losses), so nearer poolings are not told apart.{standing}"
     )
     rows, figure = compared.rows(found, task.command("cub-poolings")), compared.figure(found, f"{TITLE}, C2")
     return findings(task, "cub-poolings", "Poolings on CUB-200-2011, one fold", text, compared, found, figure, rows)
