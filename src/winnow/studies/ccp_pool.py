@@ -67,6 +67,7 @@ def told(
     mean = {k: sum(grid[k, b] for b in (k, *pools)) / (1 + len(pools)) for k in PROXIES}
     gains = {k: max(grid[k, b] for b in pools) - grid[k, k] for k in PROXIES}
     several = [gains[k] for k in PROXIES[1:]]
+    nothing = f"nothing: what seeds deviate by, {deviation:.2f}" if deviation else "nothing: no gain, by one seed"
     listed = ", ".join(f"{k}: {gain:+.2f}" for k, gain in gains.items())
     return (
         "The documents say that more proxies and larger pools help, that a larger pool brings nothing to a single "
@@ -74,7 +75,7 @@ def told(
         f"{few} to {most} proxies have {', '.join(f'{mean[k]:.2f}' for k in PROXIES)} in the mean over pools, so that "
         f"more help {verdict(mean[most] - mean[few], deviation)}. The better of the larger pools differs from random "
         f"picks by {listed} points: that pools help several proxies {verdict(min(several), deviation)}, that they "
-        f"bring nothing to one {'agrees' if gains[few] <= deviation else 'does not agree'} (nothing: what seeds "
-        f"deviate by, {deviation:.2f}). {most} proxies at random have {grid[most, most]:.2f} where C2 alone has "
-        f"{plain:.2f}, which {verdict(grid[most, most] - plain, deviation)}."
+        f"bring nothing to one {'agrees' if gains[few] <= deviation else 'does not agree'} ({nothing}). "
+        f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}, which "
+        f"{verdict(grid[most, most] - plain, deviation)}."
     )
