@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.conftest import TINY, MakeFolder
 from winnow.cli import run
@@ -19,7 +20,7 @@ from winnow.studies.base import Task
 from winnow.studies.cub_losses import comparison as cub_comparison
 from winnow.studies.cub_poolings import comparison as cub_poolings
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import records
+from winnow.studies.outcomes import findings, records
 from winnow.training.learner import check_objective, check_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -131,6 +132,22 @@ def test_the_poolings_paragraph_says_how_the_backbone_was_trained(
 ) -> None:
     found = STUDIES["cub-poolings"](Task(False, runs=tmp_path, only_finished=True, words=words))
     assert told in found.text
+
+
+def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Path) -> None:
+    def run(seed: int) -> dict[str, object]:
+        return {"config": {"seed": seed}}
+
+    compared = Comparison([Method("a", []), Method("b", []), Method("c", [])], seeds=(0, 1))
+
+    def text(*counts: int) -> str:
+        found = {name: [run(seed) for seed in range(count)] for name, count in zip("abc", counts, strict=True)}
+        return findings(Task(True, runs=tmp_path), "mu", "", "", compared, found, Figure(), []).text
+
+    assert "4 of 6 runs are in" in text(2, 1, 1)
+    assert "of 2 there is one run" in text(2, 1, 1)
+    assert "one run" not in text(1, 1, 1)
+    assert "one run" not in text(2, 2, 0)
 
 
 def test_studies_are_listed_and_unknown_ones_refused(

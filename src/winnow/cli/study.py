@@ -63,7 +63,6 @@ def study(
     size = "small" if small else "full"
     options = ["-o", str(out_folder)] if out_folder != OUT else []
     options += [] if data is None else ["--data", str(data)]
-    options += [] if remark is None else ["--note", remark]
     shared = Shared()
     provenance()  # asks for the commit now: another may be made before a long study has ended
 

@@ -81,6 +81,9 @@ def findings(
     missing = (
         "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
     )
+    once = sum(len(runs) == 1 for runs in found.values())
+    if once and any(len(runs) > 1 for runs in found.values()):
+        missing += f" Seeds deviate in methods with several runs; of {once} there is one run, which is less sure."
     settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
     if compared.file is not None:
         settings["config"] = compared.file
