@@ -13,7 +13,7 @@ from tests.conftest import MakeFolder
 from winnow.data import Crops, load_images, resize_short
 from winnow.errors import DataError, OutputError
 from winnow.models import Backbone, BackboneConfig, build_backbone
-from winnow.training import features
+from winnow.training import features, kept_features
 from winnow.training.features import frozen_inputs
 from winnow.training.inputs import FeatureInputs
 from winnow.training.kept_features import KeptFeatures
@@ -135,7 +135,7 @@ def test_a_stopped_process_loses_no_more_than_a_piece(
     make_folder: MakeFolder, backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = load_images(make_folder())
-    monkeypatch.setattr(features, "PIECE_BYTES", 1)  # a piece for every batch
+    monkeypatch.setattr(kept_features, "PIECE_BYTES", 1)  # a piece for every batch
 
     def stop(done: int, total: int) -> None:
         if done >= 2 * features.CPU_BATCH:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from winnow.data import Crops, ImageSet, ImageStore
 from winnow.data.imageset import Subset
-from winnow.data.store import Progress
+from winnow.data.store import OnError, Progress
 from winnow.errors import DataError
 from winnow.models import Backbone
 from winnow.training.inputs import CropInputs, FeatureInputs
-from winnow.training.kept_features import PIECE_BYTES, KeptFeatures
+from winnow.training.kept_features import KeptFeatures
 
 CPU_BATCH = 8  # larger ones leave a CPU's caches and are several times slower
 
@@ -65,7 +65,7 @@ def frozen_inputs(
     device: torch.device,
     *,
     keep: Literal["ram", "disk"] = "ram",
-    on_error: Literal["raise", "skip"] = "raise",
+    on_error: OnError = "raise",
     progress: Progress | None = None,
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
     """Make a set's features, or find them on disk.
@@ -76,46 +76,55 @@ def frozen_inputs(
     Returns:
         The features, and the (name, reason) of each image that was skipped.
     """
-    if keep == "ram":
-        store = _open(images, crops, device, on_error)
-        maps: Tensor | None = None
-        done = 0
-        for part in compute_features(backbone, CropInputs(store, crops), device, progress):
-            if maps is None:
-                maps = torch.empty(len(store), *part.shape[1:])
-            maps[done : done + len(part)] = part
-            done += len(part)
-        assert maps is not None, "an image set is never empty"
-        return FeatureInputs(maps, store.labels, [store.name(i) for i in range(len(store))], device), store.skipped
+    if keep == "disk":
+        return _from_disk(backbone, images, crops, device, on_error, progress)
+    store = _open(images, crops, device, on_error)
+    maps: Tensor | None = None
+    done = 0
+    for part in compute_features(backbone, CropInputs(store, crops), device, progress):
+        if maps is None:
+            maps = torch.empty(len(store), *part.shape[1:])
+        maps[done : done + len(part)] = part
+        done += len(part)
+    assert maps is not None, "an image set is never empty"
+    return FeatureInputs(maps, store.labels, [store.name(i) for i in range(len(store))], device), store.skipped
+
+
+def _from_disk(
+    backbone: Backbone,
+    images: ImageSet,
+    crops: Crops,
+    device: torch.device,
+    on_error: OnError,
+    progress: Progress | None,
+) -> tuple[FeatureInputs, list[tuple[str, str]]]:
+    """Find a set's features, after making those that are missing."""
     kept = KeptFeatures(cache_folder() / "features" / f"{backbone.fingerprint()}-{crops.resize}-{crops.size}")
     keys = [hashlib.sha256(images.identity(i).encode()).hexdigest()[:20] for i in range(len(images))]
     missing = kept.missing(keys)
     skipped: list[tuple[str, str]] = []
     if missing:
+        part = Subset(images, missing, images.labels[np.asarray(missing)], images.class_names)
         try:
-            store = _open(_some(images, missing), crops, device, on_error)
+            store = _open(part, crops, device, on_error)
         except DataError:
             if on_error == "raise" or len(missing) == len(images):
                 raise
-            # The others are here already.
+            # None of these can be read, and all others are here already.
             skipped = [(images.name(i), _why_unreadable(images, i)) for i in missing]
         else:
             skipped = store.skipped
-            _add(kept, [keys[missing[i]] for i in store.kept], compute_features(
-                backbone, CropInputs(store, crops), device, progress))  # fmt: skip
+            made = compute_features(backbone, CropInputs(store, crops), device, progress)
+            kept.add([keys[missing[i]] for i in store.kept], made)
     rows = np.setdiff1d(np.arange(len(images)), kept.missing(keys))
     names = [images.name(int(i)) for i in rows]
     return FeatureInputs(kept.of([keys[i] for i in rows]), images.labels[rows], names, device), skipped
 
 
-def _open(images: ImageSet, crops: Crops, device: torch.device, on_error: Literal["raise", "skip"]) -> ImageStore:
+def _open(images: ImageSet, crops: Crops, device: torch.device, on_error: OnError) -> ImageStore:
     # Every image is needed once only, so none is kept decoded; but to skip is to have looked at all of them.
     cache: Literal["auto", "none"] = "auto" if on_error == "skip" else "none"
     return ImageStore(images, resize=crops.resize, cache=cache, device=device, on_error=on_error)
-
-
-def _some(images: ImageSet, indices: Sequence[int]) -> ImageSet:
-    return Subset(images, indices, images.labels[np.asarray(indices)], images.class_names)
 
 
 def _why_unreadable(images: ImageSet, index: int) -> str:
@@ -124,22 +133,3 @@ def _why_unreadable(images: ImageSet, index: int) -> str:
     except DataError as error:
         return str(getattr(error, "reason", error))
     return "it can be read again"
-
-
-def _add(kept: KeptFeatures, keys: Sequence[str], parts: Iterator[Tensor]) -> None:
-    """Keep maps in pieces as they come."""
-    held: list[Tensor] = []
-    done = 0
-
-    def put() -> None:
-        nonlocal held, done
-        piece = torch.cat(held)
-        kept.add(keys[done : done + len(piece)], piece)
-        held, done = [], done + len(piece)
-
-    for part in parts:
-        held.append(part)
-        if sum(each.nbytes for each in held) >= PIECE_BYTES:
-            put()
-    if held:
-        put()

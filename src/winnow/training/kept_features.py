@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -83,17 +83,31 @@ class KeptFeatures:
         """Return the maps of some images, all of which must be here."""
         return MapsOnDisk(self._pieces, np.array([self._places[key] for key in keys], dtype=np.int64).reshape(-1, 2))
 
-    def add(self, keys: Sequence[str], maps: Tensor) -> None:
-        """Keep the maps (n, ...) of some images.
+    def add(self, keys: Sequence[str], parts: Iterable[Tensor]) -> None:
+        """Keep the maps of some images as they come, (n, ...) at a time: a piece whenever there are enough for one.
 
         Raises:
             OutputError: when the disk is full or cannot be written to.
         """
-        name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:20]
+        held: list[Tensor] = []
+        done = 0
+        for part in parts:
+            held.append(part)
+            if sum(each.nbytes for each in held) >= PIECE_BYTES:
+                done += self._add_piece(keys[done:], torch.cat(held))
+                held = []
+        if held:
+            self._add_piece(keys[done:], torch.cat(held))
+
+    def _add_piece(self, keys: Sequence[str], maps: Tensor) -> int:
+        """Keep maps (n, ...) of the first n images; return n."""
+        own = list(keys[: len(maps)])
+        name = hashlib.sha256("\n".join(own).encode()).hexdigest()[:20]
         self._write(self.folder / f"{name}.npy", lambda file: np.save(file, maps.numpy()))
         index = self.folder / f"{name}.json"
-        self._write(index, lambda file: file.write(json.dumps(list(keys)).encode()))
+        self._write(index, lambda file: file.write(json.dumps(own).encode()))
         self._open(index)
+        return len(own)
 
     def _open(self, index: Path) -> None:
         """Read a piece; a damaged one is as good as absent, and is replaced when its images are asked for."""
