@@ -45,6 +45,15 @@ def test_random_splits_are_disjoint_and_complete(count: int, val_share: float, t
             assert np.array_equal(np.unique(part.labels), np.arange(len(part.class_names)))
 
 
+def test_some_images_keep_their_labels_and_the_order_asked_for() -> None:
+    images = made(3)
+    some = images.of_images([4, 0, 5])
+    assert [some.name(i) for i in range(len(some))] == ["4.png", "0.png", "5.png"]
+    assert some.labels.tolist() == [2, 0, 2]
+    assert some.class_names == images.class_names
+    assert len(images.of_images([])) == 0
+
+
 def test_shares_and_seed() -> None:
     images = made(100)
     one, same, other = (split_by_class(images, seed=seed) for seed in (0, 0, 1))

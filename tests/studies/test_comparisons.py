@@ -50,16 +50,16 @@ def test_runs_are_trained_once_and_a_broken_comparison_goes_on(make_folder: Make
 
     found = compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
     assert {name: len(runs) for name, runs in found.items()} == {"GAP!": 1, "GSP": 0}
-    rows = compared.rows(found, "winnow study x")
+    rows = compared.rows(found)
     assert rows[1]["MAP@R"] is None
-    assert [row["missing"] for row in rows] == ["seeds 1: `winnow study x`", "seeds 0, 1: `winnow study x`"]
+    assert [row["missing"] for row in rows] == ["seed 1", "seeds 0, 1"]
     assert math.isclose(rows[0]["MAP@R"], 100 * found["GAP!"][0]["metrics"]["test"]["MAP@R"], abs_tol=0.01)
     assert rows[0]["MAP@R sd"] is None
 
     found = compared.train(Task(True, runs=tmp_path / "runs", note=told.append))
     assert done.stat().st_mtime_ns == stamp, "a finished run is read, not trained again"
     assert len(told) == 1 + 4
-    rows = compared.rows(found, "winnow study x")
+    rows = compared.rows(found)
     assert [row["runs"] for row in rows] == [2, 2]
     assert all("missing" not in row for row in rows)
     values = [100 * run["metrics"]["test"]["MAP@R"] for run in found["GSP"]]
@@ -145,7 +145,8 @@ def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Pa
         return findings(Task(True, runs=tmp_path), "mu", "", "", compared, found, Figure(), []).text
 
     assert "4 of 6 runs are in" in text(2, 1, 1)
-    assert "of 2 there is one run" in text(2, 1, 1)
+    assert "2 methods have one run" in text(2, 1, 1)
+    assert "1 method has one run" in text(2, 2, 1)
     assert "one run" not in text(1, 1, 1)
     assert "one run" not in text(2, 2, 0)
 

@@ -104,10 +104,7 @@ def test_some_methods_and_seeds_are_trained_now_and_the_others_listed(make_folde
     assert {name: [run["config"]["seed"] for run in runs] for name, runs in found.items()} == {
         "m 4, C2": [], "m 8, C2": [1], "GAP": [1],
     }  # fmt: skip
-    assert [row["missing"] for row in compared.rows(found, "again")] == [
-        "seeds 0, 1: `again`",
-        *["seeds 0: `again`"] * 2,
-    ]
+    assert [row["missing"] for row in compared.rows(found)] == ["seeds 0, 1", "seed 0", "seed 0"]
     with pytest.raises(
         ConfigError, match=r"no method is called so \(did you mean 'm 8, C2'\?\); there are: m 4, C2; m 8"
     ):
@@ -162,6 +159,16 @@ def test_mu_is_checked_against_both_claims() -> None:
     assert text.count(CHANCE) == 1
     assert f"within 0.50 points, which {CHANCE}" in text
     assert mu.told(good, 10.0, 18.0).count(CHANCE) == 2
+
+
+def test_mu_without_a_gain_has_none_to_lose() -> None:
+    flat = {0.1: 19.4, 0.3: 19.6, 0.5: 20.1, 0.9: 19.4}
+    text = mu.told(flat, 20.0, 0.0)
+    assert "+0.10 from GAP's 20.00" in text
+    assert "19.50 in the mean" in text
+    assert text.endswith("to keep or to lose, does not agree by one seed.")
+    assert mu.told(flat, 20.0, 0.6).endswith(f"to keep or to lose, {CHANCE}.")
+    assert mu.told(flat, 20.0, 0.4).endswith("to keep or to lose, does not agree.")
 
 
 def test_components_are_checked() -> None:

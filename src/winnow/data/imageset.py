@@ -57,6 +57,10 @@ class ImageSet(ABC):
         labels = np.array([position[int(self.labels[i])] for i in keep], dtype=np.int64)
         return Subset(self, keep, labels, tuple(self.class_names[c] for c in classes))
 
+    def of_images(self, indices: Sequence[int]) -> ImageSet:
+        """Return some of the images, in the order given, with their labels."""
+        return Subset(self, indices, self.labels[np.asarray(indices, dtype=np.int64)], self.class_names)
+
 
 class Subset(ImageSet):
     """Some images of another set, with labels of their own."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from winnow.data import ImageSet, MPerClassSampler, load_images
 from winnow.data.emoji import load_emoji
-from winnow.data.imageset import Subset
 from winnow.errors import ConfigError
 from winnow.functional import AveragePooling, analyse_average_pooling, convex_hull
 from winnow.losses import C2
@@ -42,7 +41,7 @@ def pick_images(task: Task, per_class: int) -> ImageSet:
     keep = [
         int(i) for label in range(len(chosen.class_names)) for i in np.flatnonzero(chosen.labels == label)[:per_class]
     ]
-    return Subset(chosen, keep, chosen.labels[keep], chosen.class_names)
+    return chosen.of_images(keep)
 
 
 def local_features(images: ImageSet, words: Sequence[str]) -> Tensor:

@@ -50,7 +50,7 @@ def study(task: Task) -> Findings:
     """
     compared = comparison(task)
     found = train(compared, task)
-    rows = compared.rows(found, task.command("ccp-alternate"))
+    rows = compared.rows(found)
     for row in rows:
         runs = found[row["method"]]
         row["total steps"] = round(statistics.mean(run["steps"] for run in runs)) if runs else None

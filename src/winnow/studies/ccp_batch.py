@@ -42,7 +42,7 @@ def study(task: Task) -> Findings:
     text = (
         f"{WHERE[task.small]}, four images of a class. {told(by_batch['C2'], by_batch['C2 + CCP'], deviation(found))}"
     )
-    rows = compared.rows(found, task.command("ccp-batch"))
+    rows = compared.rows(found)
     return findings(task, "ccp-batch", "Batch size", text, compared, found, figure, rows)
 
 

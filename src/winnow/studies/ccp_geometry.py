@@ -46,7 +46,7 @@ def study(task: Task) -> Findings:
     for method in compared.methods:
         folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
         kept[method.name] = [one.read_embeddings() for one in folders if one.is_finished]
-    rows = compared.rows(found, task.command("ccp-geometry"))
+    rows = compared.rows(found)
     for row in rows:
         each = [geometry(*one) for one in kept[row["method"]]]
         for key in (RADIUS, APART):

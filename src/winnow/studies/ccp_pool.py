@@ -46,7 +46,7 @@ def study(task: Task) -> Findings:
     figure = curves(found, lines, dict.fromkeys(lines, "C2"), label="images of a class in the pool",
                     title="C2 + CCP, K proxies of a class")  # fmt: skip
     text = f"{WHERE[task.small]}, C2. {told(grid, reached.get('C2'), POOLS[task.small], deviation(found))}"
-    rows = compared.rows(found, task.command("ccp-pool"))
+    rows = compared.rows(found)
     return findings(task, "ccp-pool", "Proxies and their pool", text, compared, found, figure, rows)
 
 

@@ -150,7 +150,7 @@ def run(task: Task, size: Size) -> Findings:
         else "On the first fold of CUB-200-2011 with ResNet-50 (the document: BN-Inception, all training classes, no "
         "validation) and average pooling, 40 passes of AdamW at 1e-4, crops of 224"
     )
-    rows = compared.rows(found, task.command("centres"))
+    rows = compared.rows(found)
     text = (
         f"{where}; {size.dim} numbers where no other is said; R@1 on unseen classes. {told(found, parts, size.weights)}"
     )

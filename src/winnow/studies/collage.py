@@ -159,7 +159,7 @@ def run(task: Task, size: Size) -> Findings:
         settings={"small": task.small, "words": list(compared.words), "seeds": list(size.seeds)},
         details={
             "pretraining": records_of,
-            "methods": compared.rows(found, command),
+            "methods": compared.rows(found),
             "runs": _runs(found),
             "words": {method.name: list(method.words) for method in compared.methods},
         },

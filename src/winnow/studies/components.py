@@ -37,7 +37,7 @@ def study(task: Task) -> Findings:
     found = compared.train(task)
     figure = compared.figure(found, "C2 with each component")
     text = f"{where(task.small)}, C2. {told(scores(found), deviation(found))}"
-    rows = compared.rows(found, task.command("components"))
+    rows = compared.rows(found)
     return findings(task, "components", "GSP and ZSR, alone and together", text, compared, found, figure, rows)
 
 

@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 
 from winnow.data import Crops, ImageSet, load_images
 from winnow.data.emoji import load_emoji
-from winnow.data.imageset import Subset
 from winnow.data.resize import resize_short
 from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
@@ -73,7 +72,7 @@ def average_features(images: ImageSet, backbone: Backbone, crops: Crops, note: C
     means = []
     for start in range(0, len(images), AT_ONCE):
         rows = range(start, min(start + AT_ONCE, len(images)))
-        part = Subset(images, list(rows), images.labels[rows.start : rows.stop], images.class_names)
+        part = images.of_images(rows)
         means.append(as_tokens(frozen_inputs(backbone, part, crops, device)[0].whole()).mean(dim=1))
         note(f"{rows.stop} of {len(images)} images")
     return normalize(torch.cat(means), dim=1)

@@ -108,6 +108,6 @@ def study(task: Task) -> Findings:
         + _idle(found)
         + ("" if task.small else _standing(found))
     )
-    rows, figure = compared.rows(found, task.command("cub-losses")), compared.figure(found, TITLE)
+    rows, figure = compared.rows(found), compared.figure(found, TITLE)
     title = "Losses and references on CUB-200-2011, one fold"
     return findings(task, "cub-losses", title, text, compared, found, figure, rows)

@@ -59,7 +59,7 @@ def study(task: Task) -> Findings:
         f"pooling{' with a fine-tuned network' if frozen else ''} differ by {DEVIATION} points of MAP@R (standard "
         f"deviation, table of losses), so nearer poolings are not told apart.{standing}"
     )
-    rows, figure = compared.rows(found, task.command("cub-poolings")), compared.figure(found, f"{TITLE}, C2")
+    rows, figure = compared.rows(found), compared.figure(found, f"{TITLE}, C2")
     return findings(task, "cub-poolings", "Poolings on CUB-200-2011, one fold", text, compared, found, figure, rows)
 
 

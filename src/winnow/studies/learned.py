@@ -45,7 +45,7 @@ def study(task: Task) -> Findings:
     """
     compared = comparison(task.small)
     found = compared.train(task)
-    rows = compared.rows(found, task.command("learned"))
+    rows = compared.rows(found)
     for row, method in zip(rows, compared.methods, strict=True):
         folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
         ends = [ended(read_state(each.model_folder / "model.safetensors"), *method.facts["start"])

@@ -38,7 +38,7 @@ def study(task: Task) -> Findings:
     """
     compared = comparison(task.small)
     found = compared.train(task)
-    rows = compared.rows(found, task.command("losses"))
+    rows = compared.rows(found)
     better = [
         name for name in LOSSES
         if (pair := [next(r["MAP@R"] for r in rows if r["method"] == f"{name}, {p}") for p in POOLINGS])

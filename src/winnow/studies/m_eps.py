@@ -50,7 +50,7 @@ def study(task: Task) -> Findings:
     return findings(
         task, "m-eps", "Prototypes and sharpness", " ".join([f"{where(task.small)}, zero-shot weight 0.1.", *told_of]),
         compared, found, grids(shown, rows="prototypes m", columns="eps", title="MAP@R, %"),
-        compared.rows(found, task.command("m-eps")),
+        compared.rows(found),
     )  # fmt: skip
 
 

@@ -112,12 +112,11 @@ class Comparison:
             check_same(config, place)
         return Planned({"method": method.name, "seed": str(seed)}, config, place)
 
-    def rows(self, found: Found, command: str) -> list[dict[str, Any]]:
-        """Return the table: means over the seeds, in percent, and their spread; what is missing, with its command.
+    def rows(self, found: Found) -> list[dict[str, Any]]:
+        """Return the table: means over the seeds, in percent, their spread, and the seeds that are missing.
 
         Args:
             found: Results by the name of their method.
-            command: What trains all that is missing.
         """
         rows: list[dict[str, Any]] = []
         for method in self.methods:
@@ -130,7 +129,7 @@ class Comparison:
             row["steps"] = round(statistics.mean(run["best_step"] for run in runs)) if runs else None
             row |= method.facts
             missing = [str(seed) for seed in self.seeds if seed not in {run["config"]["seed"] for run in runs}]
-            row["missing"] = f"seeds {', '.join(missing)}: `{command}`" if missing else ""
+            row["missing"] = f"seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
             rows.append(row)
         return without_empty(rows, "missing")
 

@@ -40,7 +40,7 @@ def study(task: Task) -> Findings:
     figure = curves(found, {"GSP + ZSR": values}, {"GSP + ZSR": "GAP"}, label="mu", title="C2")
     by_mu = {mu: scores(found)[name] for mu, name in values.items() if found[name]}
     text = f"{where(task.small)}, C2. {told(by_mu, scores(found).get('GAP'), deviation(found))}"
-    rows = compared.rows(found, task.command("mu"))
+    rows = compared.rows(found)
     return findings(task, "mu", "The share mu", text, compared, found, figure, rows)
 
 
@@ -54,10 +54,17 @@ def told(by_mu: Mapping[float, float], gap: float | None, deviation: float) -> s
     spread = max(low) - min(low)
     before, after = statistics.mean(low), statistics.mean(high)
     best = max(by_mu, key=lambda mu: by_mu[mu])
-    return (
+    begin = (
         "The documents say that low values of mu perform similarly and that the score drops towards average pooling's "
-        f"as mu grows. Here the best is mu = {best:g} with {by_mu[best]:.2f}, {gain:+.2f} from GAP's {gap:.2f}. Up to "
-        f"mu = {LOW} scores lie within {spread:.2f} points, which "
+        f"as mu grows. Here the best is mu = {best:g} with {by_mu[best]:.2f}, {gain:+.2f} from GAP's {gap:.2f}."
+    )
+    if before - gap <= deviation:
+        return (
+            f"{begin} Up to mu = {LOW} scores are {before:.2f} in the mean and from {HIGH} on {after:.2f}: that low "
+            f"values have a gain over average pooling, to keep or to lose, {verdict(before - gap, deviation)}."
+        )
+    return (
+        f"{begin} Up to mu = {LOW} scores lie within {spread:.2f} points, which "
         f"{verdict(abs(gain) / 4 - spread, deviation)} (similar: a quarter of the gain); from {HIGH} on they are "
         f"{after:.2f} in the mean after {before:.2f}, which {verdict(before - after, deviation)}."
     )

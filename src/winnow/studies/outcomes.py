@@ -83,7 +83,8 @@ def findings(
     )
     once = sum(len(runs) == 1 for runs in found.values())
     if once and any(len(runs) > 1 for runs in found.values()):
-        missing += f" Seeds deviate in methods with several runs; of {once} there is one run, which is less sure."
+        some = f"{once} methods have" if once > 1 else "1 method has"
+        missing += f" {some} one run; what seeds deviate by is that of the others."
     settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
     if compared.file is not None:
         settings["config"] = compared.file

@@ -85,7 +85,7 @@ def study(task: Task) -> Findings:
     """
     compared = comparison(task.small)
     found = compared.train(task)
-    rows = compared.rows(found, task.command("poolings"))
+    rows = compared.rows(found)
     parts = [
         "Every pooling on the embedded emoji set, whose pictures hold three of clutter for one that counts: a "
         "frozen backbone's map, 128 numbers for an image where the name says no other, the same steps, batches, "

@@ -46,7 +46,7 @@ def study(task: Task) -> Findings:
         found, lines, {loss: f"GAP, {loss}" for loss in lines}, label="prototypes m", title="GSP + ZSR", log=True
     )
     begin = f"{where(task.small)} (the documents: SOP and In-shop)."
-    rows = compared.rows(found, task.command("prototypes"))
+    rows = compared.rows(found)
     text = " ".join([begin, *parts])
     return findings(task, "prototypes", "The number of prototypes", text, compared, found, figure, rows)
 

@@ -79,7 +79,7 @@ def study(task: Task) -> Findings:
         [f"{where(task.small)}; the documents' numbers are of their validation classes.",
          *told(ours, theirs, deviations(compared, found))]
     )  # fmt: skip
-    rows = compared.rows(found, task.command("screening"))
+    rows = compared.rows(found)
     return findings(task, "screening", "Screening of GSP's settings", text, compared, found, draw(ours, theirs), rows)
 
 

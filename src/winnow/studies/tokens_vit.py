@@ -75,7 +75,7 @@ def study(task: Task) -> Findings:
         else "ViT-S/16 with DINO's weights, all of it trained on the first fold of CUB-200-2011"
     )
     text = f"{where}. {told(found, list(methods(task.small)))}"
-    rows = compared.rows(found, task.command("tokens-vit"))
+    rows = compared.rows(found)
     figure = compared.figure(found, "What is made of a transformer's tokens")
     return findings(task, "tokens-vit", "Pooling a transformer's tokens", text, compared, found, figure, rows)
 

@@ -132,7 +132,7 @@ def study(task: Task) -> Findings:
             fit, others = draw_splits(len(one.attributes), SPLITS, torch.Generator().manual_seed(0))
             seen[method.name].append(one)
             accuracies[method.name].append(predict(one.attributes, one.embeddings, fit, others, RIDGE))
-    rows = compared.rows(found, task.command("zero-shot"))
+    rows = compared.rows(found)
     for row in rows:
         row |= summarise(seen[row["method"]], accuracies[row["method"]])
     record = read_record(task.runs / "pretrained" / "cifar100.safetensors") if CIFAR100 in begun else None

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from winnow.data import Crops, ImageSet, ImageStore
-from winnow.data.imageset import Subset
 from winnow.data.store import OnError, Progress
 from winnow.errors import DataError
 from winnow.models import Backbone
@@ -104,7 +103,7 @@ def _from_disk(
     missing = kept.missing(keys)
     skipped: list[tuple[str, str]] = []
     if missing:
-        part = Subset(images, missing, images.labels[np.asarray(missing)], images.class_names)
+        part = images.of_images(missing)
         try:
             store = _open(part, crops, device, on_error)
         except DataError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from winnow.data.imageset import ImageSet, Splits, Subset
+from winnow.data.imageset import ImageSet, Splits
 from winnow.errors import ConfigError
 
 FoldsBy = Literal["classes", "images"]
@@ -87,8 +87,8 @@ class Benchmark:
             held_images.update(members[part.start : part.stop].tolist())
         every = range(len(self.train))
         return (
-            _subset(self.train, [i for i in every if i not in held_images]),
-            _subset(self.train, sorted(held_images)),
+            self.train.of_images([i for i in every if i not in held_images]),
+            self.train.of_images(sorted(held_images)),
         )
 
 
@@ -99,7 +99,3 @@ def fold_range(count: int, fold: int, folds: int) -> range:
     """
     edges = [int(edge) for edge in np.linspace(0, count, folds + 1)]
     return range(edges[folds - fold], edges[folds - fold + 1])
-
-
-def _subset(images: ImageSet, indices: Sequence[int]) -> ImageSet:
-    return Subset(images, indices, images.labels[np.asarray(indices, dtype=np.int64)], images.class_names)
