@@ -82,8 +82,7 @@ def _scores(content: Any) -> Iterator[tuple[str, Score]]:
     if found:
         for row in found:
             if isinstance(row["MAP@R"], float):
-                waits = str(row.get("missing") or "").partition(":")[0]  # the command that makes them comes after
-                yield row["method"], Score(row["MAP@R"], row.get("MAP@R sd"), waits)
+                yield row["method"], Score(row["MAP@R"], row.get("MAP@R sd"), row.get("missing") or "")
         return
     by_method: dict[str, list[float]] = {}
     for run in content.get("runs", []):
