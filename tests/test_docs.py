@@ -22,6 +22,7 @@ from winnow.protocols import find_protocol, find_set
 from winnow.protocols.methods import method_words
 from winnow.protocols.search import Search
 from winnow.protocols.space import parse_space
+from winnow.protocols.variants import Variant, is_method
 from winnow.references import REFERENCES
 from winnow.studies import STUDIES
 from winnow.training import load_config
@@ -64,7 +65,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
     while hasattr(command, "commands"):
         command, rest = command.commands[rest[0]], rest[1:]
     context = command.make_context(command.name, list(rest))
-    settings = [word for word in context.params.get("words") or [] if "=" in word]
+    settings = [word for word in context.params.get("words") or [] if "=" in word and not is_method(word)]
     if words[1] == "tune":
         space, settings = parse_space(settings)
         Search(None, settings, space, Path()).lowest()
@@ -74,8 +75,9 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         Path("photos").mkdir()  # the folder of one's own that pages speak of
         kind, on = find_protocol(context.params["name"], context.params["chapter"]), find_set(context.params["target"])
-        for method in (word for word in context.params["words"] if "=" not in word):
-            method_words(method, on, kind)
+        for variant in (Variant.read(word) for word in context.params["words"] if is_method(word)):
+            method_words(variant.name, on, kind)
+            settings += variant.settings
     # A part that the page itself adds is there once the page has been followed, as its own test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))
     load_config(None, [word for word in settings if word.partition("=")[2] not in added])

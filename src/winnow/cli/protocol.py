@@ -21,7 +21,9 @@ def protocol(
     name: str = typer.Argument(None, metavar="[PROTOCOL]", help="fair, conventional, tuning or ablation."),
     target: str = typer.Argument(None, metavar="[DATASET]", help="cub200, cars196, sop, inshop, or a folder."),
     words: list[str] = typer.Argument(
-        None, metavar="[METHOD]... [KEY=VALUE]...", help="Methods such as c2 c2+gsp, and settings of all runs."
+        None,
+        metavar="[METHOD]... [KEY=VALUE]...",
+        help="Methods such as c2 c2+gsp c2+gsp,pooling.eps=20, and settings of all runs.",
     ),
     out_folder: Path = typer.Option(
         None, "-o", "--out", help="Folder for runs and tables; default runs/PROTOCOL-DATASET-BACKBONE."
@@ -47,6 +49,7 @@ def protocol(
     from winnow.cli.console import out, say
     from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
     from winnow.protocols.runs import named_backbone
+    from winnow.protocols.variants import Variant, is_method
     from winnow.protocols.write import markdown
 
     if listed:
@@ -61,10 +64,10 @@ def protocol(
     name = f"{kind.name}{kind.chapter if kind.chapter == 3 else ''}"
     where = f"{name}-{on.name}-{named_backbone(asked) or network.name}".replace("/", "-")
     task = Task(
-        protocol=kind, target=on, methods=[w.lower() for w in asked if "=" not in w],
+        protocol=kind, target=on, methods=[str(Variant.read(word)) for word in asked if is_method(word)],
         folder=out_folder or Path("runs") / where, backbone=network, root=data,
-        words=[w for w in asked if "=" in w], models=numbers("--folds", folds), runs=numbers("--runs", runs),
-        note=note,
+        words=[word for word in asked if not is_method(word)], models=numbers("--folds", folds),
+        runs=numbers("--runs", runs), note=note,
     )  # fmt: skip
     trials = task.trials()
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
@@ -154,3 +157,4 @@ def _list(say: Callable[[str], None]) -> None:
     say(f"others: a loss ({', '.join(losses())}), and with + one of each kind:")
     for word, addition in ADDITIONS.items():
         say(f"  {word}: {addition.about} ({addition.kind})")
+    say("with settings of its own after commas: c2+gsp,pooling.eps=20")

@@ -12,6 +12,7 @@ from winnow.errors import ConfigError
 from winnow.protocols.kinds import Backbone, Protocol
 from winnow.protocols.methods import method_words
 from winnow.protocols.sets import ProtocolSet
+from winnow.protocols.variants import Variant
 from winnow.training import Outcome, RunFolder, load_config
 from winnow.training.config import Config
 from winnow.training.learner import check_objective, check_parts
@@ -51,11 +52,11 @@ class Task:
     Attributes:
         protocol: The protocol.
         target: The set.
-        methods: Names of methods, in the order of the table.
+        methods: Names of methods, in the order of the table; with settings of their own as in `c2,train.lr=1e-4`.
         folder: Where runs and tables go.
         backbone: The network.
         root: Folder of a published set; None for where it usually is.
-        words: Settings of all runs, which go before all others.
+        words: Settings of all runs, which go before the protocol's and before those that a method's name stands for.
         models: Folds to train, from 1; None for all. The table has whatever is finished.
         runs: Runs of each to train, likewise; there may be more than the protocol has.
         note: A sentence for the table, such as what is special about the images at hand.
@@ -105,14 +106,9 @@ class Task:
         twice = next((name for name in self.methods if list(self.methods).count(name) > 1), None)
         if twice is not None:
             raise ConfigError(f"the method {twice} is named twice")
-        kept = next((word for word in self.words if word.partition("=")[0] in ITS_OWN), None)
-        if kept is not None:
-            raise ConfigError(f"{kept}: a protocol sets {kept.partition('=')[0]} for every run itself; leave it out")
-        other = next((word for word in self.words if word.partition("=")[0] in OF_METHODS), None)
-        if other is not None:
-            raise ConfigError(
-                f"{other}: that is another method, so name it as one; `winnow protocol --list` shows what can be added"
-            )
+        variants = {method: Variant.read(method) for method in self.methods}
+        for word in (*self.words, *(word for variant in variants.values() for word in variant.settings)):
+            _check_word(word)
         shared = self.protocol.words(self.target, self.backbone)
         cut = {
             model: self.target.data_words(self.protocol, model, self.root)
@@ -120,12 +116,13 @@ class Task:
         }
         trials = []
         for method in self.methods:
-            own = method_words(method, self.target, self.protocol)
+            variant = variants[method]
+            own = method_words(variant.name, self.target, self.protocol)
             for model, run in self.numbers():
-                words = [*shared, *own, *cut[model], *self.words, f"seed={seed_of_run(model, run)}"]
-                config = _config(method, words)
+                asked = [*self.words, *variant.settings, f"seed={seed_of_run(model, run)}"]
+                config = _config(method, [*shared, *own, *cut[model], *asked])
                 name = f"fold{model}-run{run}" if self.protocol.models > 1 else f"run{run}"
-                place = RunFolder(self.folder / method / name)
+                place = RunFolder(self.folder / variant.folder / name)
                 if place.config_file.is_file():
                     check_same(config, place)
                 choices = {"method": method, "fold": str(model), "run": str(run)}
@@ -179,6 +176,17 @@ def named_backbone(words: Sequence[str]) -> str | None:
     """Return the network that settings put in the place of the protocol's; None where they do not."""
     named = [word.partition("=")[2] for word in words if word.startswith(("backbone=", "backbone.name="))]
     return named[-1] if named else None
+
+
+def _check_word(word: str) -> None:
+    """Refuse a setting that is not for runs to have, or that would make another method."""
+    key = word.partition("=")[0]
+    if key in ITS_OWN:
+        raise ConfigError(f"{word}: a protocol sets {key} for every run itself; leave it out")
+    if key in OF_METHODS:
+        raise ConfigError(
+            f"{word}: that is another method, so name it as one; `winnow protocol --list` shows what can be added"
+        )
 
 
 def _config(method: str, words: Sequence[str]) -> Config:

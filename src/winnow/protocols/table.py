@@ -11,9 +11,9 @@ import numpy as np
 from winnow.errors import ModelError
 from winnow.protocols.documents import Reported, reported
 from winnow.protocols.joined import joined_metrics
-from winnow.protocols.methods import SEPARATOR
 from winnow.protocols.runs import Task, Trial
 from winnow.protocols.statistics import Spread, Values, mean_of_members, spread
+from winnow.protocols.variants import Variant
 from winnow.training.folder import RunFolder
 
 METRICS = ("MAP@R", "P@1")
@@ -108,10 +108,14 @@ def make_table(task: Task, trials: Sequence[Trial]) -> Table:
 
 
 def base_of(method: str, methods: Sequence[str]) -> str:
-    """Return what a method is compared with: the longest of the others that it adds to, else the first of all."""
-    words = method.split(SEPARATOR)
-    bases = [other for other in methods if other != method and set(other.split(SEPARATOR)) < set(words)]
-    return max(bases, key=len, default=methods[0])
+    """Return what a method is compared with: of the others that it adds to the one with most in common.
+
+    That is one with the same settings of its own, or else with as many additions as can be; the first of all methods
+    where it adds to none.
+    """
+    bases = [other for other in map(Variant.read, methods) if other.parts < Variant.read(method).parts]
+    nearest = max(bases, key=lambda base: (len(base.settings), len(base.parts)), default=None)
+    return methods[0] if nearest is None else str(nearest)
 
 
 Results = Mapping[tuple[str, int, int], Mapping[str, Any]]
@@ -143,8 +147,8 @@ def _values(
     if protocol.report == "ensembles":
         places = [[t.planned.folder for t in fold] for fold in folds]
         joined = joined_metrics(
-            places, normalise=first["config"]["normalise"], folder=task.folder / method, ks=task.target.ks,
-            queries=first["data"].get("queries"),
+            places, normalise=first["config"]["normalise"], folder=task.folder / Variant.read(method).folder,
+            ks=task.target.ks, queries=first["data"].get("queries"),
         )  # fmt: skip
         found |= {(size * len(folds), name): 100 * joined[name] for name in METRICS}
     return found

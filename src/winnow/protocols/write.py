@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -133,7 +134,7 @@ def latex(task: Task, table: Table) -> str:
             cell = _cell(row, head)
             cells.append("--" if cell is None else _latex_cell(cell, best))
             cells.append("--" if cell is None or cell.document is None else f"{cell.document.value:.2f}")
-        lines.append(" & ".join([row.method.replace("_", r"\_"), *cells]) + r" \\")
+        lines.append(" & ".join([re.sub(r"([_&%#${}])", r"\\\1", row.method), *cells]) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 
@@ -195,4 +196,4 @@ def _markdown_cells(task: Task, cell: Cell | None) -> list[str]:
 
 def _markdown_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([*lines, *("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows)])

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from winnow.protocols.variants import Variant
+
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
 KEPT = ("sop", "inshop", "cub", "cars")  # how the names of studies' results on these sets begin
 GSP = ("GSP", "GSP + ZSR")  # what the documents compare with average pooling; other kinds of GSP are ours
@@ -113,7 +115,9 @@ def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         methods = {one["method"]: one for one in content["rows"]}
         for name, one in methods.items():
-            base, _, added = name.rpartition("+")
+            variant = Variant.read(name)
+            first, _, added = variant.name.rpartition("+")
+            base = str(Variant(first, variant.settings))
             if base not in methods or not added.startswith(("ccp", "gsp")):
                 continue
             both = (methods[base], one)
