@@ -112,9 +112,12 @@ def test_short_problems_are_counted_without_the_last() -> None:
     run = {"problems": [{"steps": 40}, {"steps": 90}, {"steps": 10}]}
     assert ccp_alternate.solved_steps(run) == [40, 90]
     assert ccp_alternate.solved_steps({}) == []
-    assert "1 took the fewest steps there can be (40), the median is 90" in ccp_alternate.told_steps([40, 90, 100], 40)
-    assert "does not agree" in ccp_alternate.told_steps([40, 40, 100], 40)
-    assert "cannot be told" in ccp_alternate.told_steps([], 40)
+    text = ccp_alternate.told_steps({"C2": [40, 90, 100], "MS": [80], "Triplet": []}, 40)
+    assert "solved 1 of 3 with C2, 0 of 1 with MS took the fewest steps there can be (40), which agrees (" in text
+    assert text.endswith("the median is 85 and the longest took 100.")
+    assert "does not agree" in ccp_alternate.told_steps({"C2": [40, 40, 100]}, 40)
+    assert "agrees with MS alone" in ccp_alternate.told_steps({"C2": [40, 40, 100], "MS": [80]}, 40)
+    assert "cannot be told" in ccp_alternate.told_steps({"C2": []}, 40)
 
 
 def test_pools_are_checked_against_every_claim() -> None:
@@ -124,7 +127,7 @@ def test_pools_are_checked_against_every_claim() -> None:
 
     text = ccp_pool.told(grid((10, 10, 10), (11, 12, 12), (12, 13, 13.5)), 9.0, (12, 20), 0.1)
     assert text.count("agrees") == 4
-    assert "1: +0.00, 4: +1.00, 8: +1.50" in text
+    assert "1: +0.00, 4: +1.00, 8: +1.25 points in the mean" in text
     assert "have 10.00, 11.67, 12.83 in the mean" in text
     text = ccp_pool.told(grid((13, 14, 14), (12, 11, 11), (11, 12, 12)), 13.0, (12, 20), 0.1)
     assert text.count("does not agree") == 4

@@ -165,10 +165,10 @@ def test_mu_without_a_gain_has_none_to_lose() -> None:
     flat = {0.1: 19.4, 0.3: 19.6, 0.5: 20.1, 0.9: 19.4}
     text = mu.told(flat, 20.0, 0.0)
     assert "+0.10 from GAP's 20.00" in text
-    assert "19.50 in the mean" in text
-    assert text.endswith("to keep or to lose, does not agree by one seed.")
-    assert mu.told(flat, 20.0, 0.6).endswith(f"to keep or to lose, {CHANCE}.")
-    assert mu.told(flat, 20.0, 0.4).endswith("to keep or to lose, does not agree.")
+    assert "are 19.40 to 19.60, 19.50 in the mean, and from 0.7 on 19.40" in text
+    assert "ahead of average pooling does not agree by one seed, so that there is no gain" in text
+    assert f"ahead of average pooling {CHANCE}, so" in mu.told(flat, 20.0, 0.6)
+    assert "ahead of average pooling does not agree, so" in mu.told(flat, 20.0, 0.4)
 
 
 def test_components_are_checked() -> None:

@@ -62,7 +62,8 @@ def study(task: Task) -> Findings:
     steps, spread = {row["method"]: row["total steps"] for row in rows}, deviation(found)
     parts = [told(loss, scores(found), steps, spread) for loss in losses]
     least = 4 * (EVERY if task.small else 25)  # the first validation is a gain, three more are none
-    parts.append(told_steps([steps for runs in found.values() for run in runs for steps in solved_steps(run)], least))
+    ccp = {loss: [steps for run in found[loss + KINDS[-1]] for steps in solved_steps(run)] for loss in losses}
+    parts.append(told_steps(ccp, least))
     limit = [
         name for name, runs in found.items() if any(run["steps"] >= run["config"]["train"]["steps"] for run in runs)
     ]
@@ -102,16 +103,25 @@ def told(loss: str, reached: Mapping[str, float], steps: Mapping[str, int | None
     )
 
 
-def told_steps(solved: Sequence[int], least: int) -> str:
-    """Check: most problems last longer than the fewest steps a problem can take; some do not."""
-    if not solved:
+def told_steps(solved: Mapping[str, Sequence[int]], least: int) -> str:
+    """Check: most problems last longer than the fewest steps a problem can take; some do not.
+
+    Args:
+        solved: Steps of the problems that were solved with each loss.
+        least: The fewest that a problem can take.
+    """
+    every = [steps for of_loss in solved.values() for steps in of_loss]
+    if not every:
         return "No problem was solved before a run's end, so that their steps cannot be told."
-    short = sum(steps <= least for steps in solved)
+    short = {loss: sum(steps <= least for steps in of_loss) for loss, of_loss in solved.items() if of_loss}
+    counts = ", ".join(f"{count} of {len(solved[loss])} with {loss}" for loss, count in short.items())
+    agreeing = [loss for loss, count in short.items() if 2 * count < len(solved[loss])]
+    agrees = "agrees" if len(agreeing) == len(short) else f"agrees with {' and '.join(agreeing)} alone"
     return (
-        f"The documents say that problems are not left at the first chance, though some are short. Of {len(solved)} "
-        f"solved problems {short} took the fewest steps there can be ({least}), the median is "
-        f"{statistics.median(solved):g} and the longest took {max(solved)}, which "
-        f"{'agrees' if 2 * short < len(solved) else 'does not agree'} (fewer than half are left at once)."
+        "The documents say that problems are not left at the first chance, though some are short. Of the problems that "
+        f"were solved {counts} took the fewest steps there can be ({least}), which "
+        f"{agrees if agreeing else 'does not agree'} (fewer than half are left at once); the median is "
+        f"{statistics.median(every):g} and the longest took {max(every)}."
     )
 
 

@@ -65,7 +65,7 @@ def told(
         return "Runs are missing, so that the claims cannot be checked yet."
     few, most = PROXIES[0], PROXIES[-1]
     mean = {k: sum(grid[k, b] for b in (k, *pools)) / (1 + len(pools)) for k in PROXIES}
-    gains = {k: max(grid[k, b] for b in pools) - grid[k, k] for k in PROXIES}
+    gains = {k: sum(grid[k, b] for b in pools) / len(pools) - grid[k, k] for k in PROXIES}
     several = [gains[k] for k in PROXIES[1:]]
     nothing = f"nothing: what seeds deviate by, {deviation:.2f}" if deviation else "nothing: no gain, by one seed"
     listed = ", ".join(f"{k}: {gain:+.2f}" for k, gain in gains.items())
@@ -73,9 +73,9 @@ def told(
         "The documents say that more proxies and larger pools help, that a larger pool brings nothing to a single "
         "proxy, and that proxies picked at random, out of a pool no larger than they are, still work well. Here "
         f"{few} to {most} proxies have {', '.join(f'{mean[k]:.2f}' for k in PROXIES)} in the mean over pools, so that "
-        f"more help {verdict(mean[most] - mean[few], deviation)}. The better of the larger pools differs from random "
-        f"picks by {listed} points: that pools help several proxies {verdict(min(several), deviation)}, that they "
+        f"more help {verdict(mean[most] - mean[few], deviation)}. Larger pools differ from random picks by "
+        f"{listed} points in the mean: that pools help several proxies {verdict(min(several), deviation)}, that they "
         f"bring nothing to one {'agrees' if gains[few] <= deviation else 'does not agree'} ({nothing}). "
-        f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}, which "
-        f"{verdict(grid[most, most] - plain, deviation)}."
+        f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}: that they work well (are "
+        f"ahead of it) {verdict(grid[most, most] - plain, deviation)}."
     )

@@ -39,7 +39,7 @@ def study(task: Task) -> Findings:
     values = {float(method.facts["mu"]): method.name for method in compared.methods if "mu" in method.facts}
     figure = curves(found, {"GSP + ZSR": values}, {"GSP + ZSR": "GAP"}, label="mu", title="C2")
     by_mu = {mu: scores(found)[name] for mu, name in values.items() if found[name]}
-    text = f"{where(task.small)}, C2. {told(by_mu, scores(found).get('GAP'), deviation(found))}"
+    text = f"{where(task.small)}, C2, zero-shot weight 0.1. {told(by_mu, scores(found).get('GAP'), deviation(found))}"
     rows = compared.rows(found)
     return findings(task, "mu", "The share mu", text, compared, found, figure, rows)
 
@@ -60,8 +60,9 @@ def told(by_mu: Mapping[float, float], gap: float | None, deviation: float) -> s
     )
     if before - gap <= deviation:
         return (
-            f"{begin} Up to mu = {LOW} scores are {before:.2f} in the mean and from {HIGH} on {after:.2f}: that low "
-            f"values have a gain over average pooling, to keep or to lose, {verdict(before - gap, deviation)}."
+            f"{begin} Up to mu = {LOW} scores are {min(low):.2f} to {max(low):.2f}, {before:.2f} in the mean, and from "
+            f"{HIGH} on {after:.2f}. That low values are ahead of average pooling {verdict(before - gap, deviation)}, "
+            "so that there is no gain that could drop."
         )
     return (
         f"{begin} Up to mu = {LOW} scores lie within {spread:.2f} points, which "
