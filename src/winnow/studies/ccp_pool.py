@@ -76,6 +76,6 @@ def told(
         f"more help {verdict(mean[most] - mean[few], deviation)}. Larger pools differ from random picks by "
         f"{listed} points in the mean: that pools help several proxies {verdict(min(several), deviation)}, that they "
         f"bring nothing to one {'agrees' if gains[few] <= deviation else 'does not agree'} ({nothing}). "
-        f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}: that they work well (are "
-        f"ahead of it) {verdict(grid[most, most] - plain, deviation)}."
+        f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}: that they work well "
+        f"(ahead of it) {verdict(grid[most, most] - plain, deviation)}."
     )
