@@ -8,6 +8,7 @@ from winnow.protocols.runs import Task, Trial
 from winnow.protocols.sets import SETS, ProtocolSet, find_set
 from winnow.protocols.statistics import Spread, ensembles, mean_of_members, resampled_means, spread
 from winnow.protocols.table import Table, make_table
+from winnow.protocols.variants import Variant
 from winnow.protocols.write import write_table
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Table",
     "Task",
     "Trial",
+    "Variant",
     "ensembles",
     "find_backbone",
     "find_protocol",
