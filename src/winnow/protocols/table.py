@@ -113,9 +113,9 @@ def base_of(method: str, methods: Sequence[str]) -> str:
     That is one with the same settings of its own, or else with as many additions as can be; the first of all methods
     where it adds to none.
     """
-    bases = [other for other in map(Variant.read, methods) if other.parts < Variant.read(method).parts]
-    nearest = max(bases, key=lambda base: (len(base.settings), len(base.parts)), default=None)
-    return methods[0] if nearest is None else str(nearest)
+    variants = {other: Variant.read(other) for other in methods}
+    bases = [other for other in methods if variants[other].parts < Variant.read(method).parts]
+    return max(bases, key=lambda base: (len(variants[base].settings), len(variants[base].parts)), default=methods[0])
 
 
 Results = Mapping[tuple[str, int, int], Mapping[str, Any]]
