@@ -36,7 +36,12 @@ def test_only_the_name_is_lowered_and_folders_can_be_made_of_it() -> None:
     variant = Variant.read("C2+GSP,backbone.weights=Files/A b.pth,pooling.eps=20")
     assert variant.name == "c2+gsp"
     assert variant.settings == ("backbone.weights=Files/A b.pth", "pooling.eps=20")
-    assert variant.folder == "c2+gsp,backbone.weights=Files-A-b.pth,pooling.eps=20"
+    assert variant.folder.startswith("c2+gsp,backbone.weights=Files-A-b.pth,pooling.eps=20-")
+    other = Variant.read("c2+gsp,backbone.weights=Files-A/b.pth,pooling.eps=20")
+    assert other.folder != variant.folder
+    assert Variant.read("c2,train.lr=1.").folder.startswith("c2,train.lr=1.-")
+    assert len(Variant("c2", ("backbone.weights=" + "x" * 300,)).folder) < 120
+    assert Variant.read("c2+gsp,pooling.eps=20").folder == "c2+gsp,pooling.eps=20"
     assert Variant.read("c1+xbm").folder == "c1+xbm"  # as runs without settings have always had it
 
 
@@ -69,9 +74,36 @@ def test_one_table_compares_variants_in_pairs(make_folder: MakeFolder, tmp_path:
 @pytest.mark.parametrize(
     ("method", "told"),
     [("c2,seed=5", "seed=5: a protocol sets seed"), ("c2,pooling=gsp", "pooling=gsp: that is another method"),
-     ("c2,pooling.ep=20", "method 'c2,pooling.ep=20': "), ("c2,eps", "there is no method 'c2,eps'")],
+     ("c2+gsp,pooling.ep=20", "did you mean"), ("c2,dim=8", "set dim for all runs"),
+     ("c2,train.lr=1e-4,train.lr=1e-5", "train.lr is set twice"), ("c2,eps", "there is no method 'c2,eps'")],
 )  # fmt: skip
 def test_settings_that_a_variant_cannot_have(method: str, told: str) -> None:
     error = CliRunner().invoke(app, ["protocol", "fair", "cub", method, *WORDS]).exception
     assert isinstance(error, ConfigError)
     assert told in str(error)
+
+
+@pytest.mark.parametrize(
+    ("methods", "told"),
+    [(["c2", "c2,train.lr=1e-2"], "c2 and c2,train.lr=1e-2 have the same settings"),
+     (["c2,train.lr=1e-4,train.steps=2", "c2,train.steps=2,train.lr=0.0001"], "have the same settings"),
+     (["c2,train.lr=1e-4", "C2,train.lr=1e-4"], "is named twice")],
+)  # fmt: skip
+def test_a_method_is_not_compared_with_itself(methods: list[str], told: str) -> None:
+    error = CliRunner().invoke(app, ["protocol", "fair", "cub", *methods, *WORDS]).exception
+    assert isinstance(error, ConfigError)
+    assert told in str(error)
+
+
+@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+def test_ensembles_and_tables_of_a_variant_with_odd_letters(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=16, images=3, size=16)
+    method = "c2,train.lr_multipliers={'*[p|q]rojection.weight': 2}"
+    base = ["protocol", "fair", str(photos), method, "-o", str(tmp_path), *WORDS, "train.steps=2"]
+    assert CliRunner().invoke(app, [*base, "--runs", "1"]).exit_code == 0
+    folder = tmp_path / Variant.read(method).folder
+    assert (folder / "ensembles.json").is_file()
+    assert not (tmp_path / method).exists()
+    table = (tmp_path / "table.md").read_text()
+    assert r"| c2,train.lr_multipliers={'*[p\|q]rojection.weight': 2} | 4 of 12 |" in table
+    assert r"lr\_multipliers=\{'*[p|q]rojection.weight': 2\} &" in (tmp_path / "table.tex").read_text()

@@ -103,20 +103,21 @@ class Task:
         """
         if not self.methods:
             raise ConfigError("name at least one method; `winnow protocol --list` shows them")
-        twice = next((name for name in self.methods if list(self.methods).count(name) > 1), None)
+        variants = [Variant.read(method) for method in self.methods]
+        twice = next((variant for variant in variants if variants.count(variant) > 1), None)
         if twice is not None:
             raise ConfigError(f"the method {twice} is named twice")
-        variants = {method: Variant.read(method) for method in self.methods}
-        for word in (*self.words, *(word for variant in variants.values() for word in variant.settings)):
+        for word in self.words:
             _check_word(word)
+        for variant in variants:
+            _check_own(variant)
         shared = self.protocol.words(self.target, self.backbone)
         cut = {
             model: self.target.data_words(self.protocol, model, self.root)
             for model in sorted({model for model, _ in self.numbers()})
         }
         trials = []
-        for method in self.methods:
-            variant = variants[method]
+        for method, variant in zip(self.methods, variants, strict=True):
             own = method_words(variant.name, self.target, self.protocol)
             for model, run in self.numbers():
                 asked = [*self.words, *variant.settings, f"seed={seed_of_run(model, run)}"]
@@ -129,6 +130,7 @@ class Task:
                 if self.protocol.models == 1:
                     del choices["fold"]
                 trials.append(Trial(method, model, run, Planned(choices, config, place)))
+        _check_apart(trials)
         return trials
 
     def train(
@@ -187,6 +189,26 @@ def _check_word(word: str) -> None:
         raise ConfigError(
             f"{word}: that is another method, so name it as one; `winnow protocol --list` shows what can be added"
         )
+
+
+def _check_own(variant: Variant) -> None:
+    """Refuse settings that one method alone cannot have."""
+    keys = [word.partition("=")[0] for word in variant.settings]
+    for key, word in zip(keys, variant.settings, strict=True):
+        _check_word(word)
+        if keys.count(key) > 1:
+            raise ConfigError(f"method '{variant}': {key} is set twice")
+        if key == "dim":  # joined models of one would stand beside single ones of another
+            raise ConfigError(f"method '{variant}': methods are compared at one size, so set dim for all runs")
+
+
+def _check_apart(trials: Sequence[Trial]) -> None:
+    """Refuse two methods that come to the same settings: their comparison would pass for a finding."""
+    first = [trial for trial in trials if (trial.model, trial.run) == (trials[0].model, trials[0].run)]
+    for place, trial in enumerate(first):
+        same = next((other for other in first[:place] if other.planned.config == trial.planned.config), None)
+        if same is not None:
+            raise ConfigError(f"{same.method} and {trial.method} have the same settings: leave one out")
 
 
 def _config(method: str, words: Sequence[str]) -> Config:

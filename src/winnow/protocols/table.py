@@ -108,10 +108,9 @@ def make_table(task: Task, trials: Sequence[Trial]) -> Table:
 
 
 def base_of(method: str, methods: Sequence[str]) -> str:
-    """Return what a method is compared with: of the others that it adds to the one with most in common.
+    """Return what a method is compared with: of those it adds to, the one with most of its settings, then additions.
 
-    That is one with the same settings of its own, or else with as many additions as can be; the first of all methods
-    where it adds to none.
+    It is the first of all methods where it adds to none.
     """
     variants = {other: Variant.read(other) for other in methods}
     bases = [other for other in methods if variants[other].parts < Variant.read(method).parts]

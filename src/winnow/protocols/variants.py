@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
 from winnow.protocols.methods import SEPARATOR
 
+LONGEST = 100  # characters of a folder's name, which most file systems end at 255 bytes
 _BEFORE_A_KEY = re.compile(r",(?=[\w.]+=)")  # a comma within a value, such as a list's, has no key after it
 
 
@@ -33,8 +35,12 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """What its folder is called: its text without what a file system may not take."""
-        return re.sub(r"[^\w.,=+-]+", "-", str(self))
+        """What its folder is called: its text, or where a file system may not take it what is left and a mark of it."""
+        text = str(self)
+        plain = re.sub(r"[^\w.,=+-]+", "-", text, flags=re.ASCII)
+        if plain == text and len(text) <= LONGEST and not text.endswith("."):
+            return text
+        return f"{plain[:LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def parts(self) -> frozenset[str]:

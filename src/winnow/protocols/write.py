@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,10 @@ from winnow.protocols.table import Cell, Row, Table
 from winnow.training.provenance import provenance
 
 NOTHING = "–"
+_IN_LATEX = str.maketrans(
+    {sign: rf"\{sign}" for sign in "_&%#${}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
 
 
 def write_table(task: Task, table: Table) -> list[Path]:
@@ -134,7 +137,7 @@ def latex(task: Task, table: Table) -> str:
             cell = _cell(row, head)
             cells.append("--" if cell is None else _latex_cell(cell, best))
             cells.append("--" if cell is None or cell.document is None else f"{cell.document.value:.2f}")
-        lines.append(" & ".join([re.sub(r"([_&%#${}])", r"\\\1", row.method), *cells]) + r" \\")
+        lines.append(" & ".join([row.method.translate(_IN_LATEX), *cells]) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 

@@ -62,8 +62,8 @@ def study(task: Task) -> Findings:
     steps, spread = {row["method"]: row["total steps"] for row in rows}, deviation(found)
     parts = [told(loss, scores(found), steps, spread) for loss in losses]
     least = 4 * (EVERY if task.small else 25)  # the first validation is a gain, three more are none
-    ccp = {loss: [steps for run in found[loss + KINDS[-1]] for steps in solved_steps(run)] for loss in losses}
-    parts.append(told_steps(ccp, least))
+    solved_by = {loss: [steps for run in found[loss + KINDS[-1]] for steps in solved_steps(run)] for loss in losses}
+    parts.append(told_steps(solved_by, least))
     limit = [
         name for name, runs in found.items() if any(run["steps"] >= run["config"]["train"]["steps"] for run in runs)
     ]

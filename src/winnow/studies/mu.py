@@ -59,10 +59,11 @@ def told(by_mu: Mapping[float, float], gap: float | None, deviation: float) -> s
         f"as mu grows. Here the best is mu = {best:g} with {by_mu[best]:.2f}, {gain:+.2f} from GAP's {gap:.2f}."
     )
     if before - gap <= deviation:
+        none = "there is no gain that could drop" if before - gap <= -deviation else "neither can a drop of it"
         return (
             f"{begin} Up to mu = {LOW} scores are {min(low):.2f} to {max(low):.2f}, {before:.2f} in the mean, and from "
             f"{HIGH} on {after:.2f}. That low values are ahead of average pooling {verdict(before - gap, deviation)}, "
-            "so that there is no gain that could drop."
+            f"so that {none}."
         )
     return (
         f"{begin} Up to mu = {LOW} scores lie within {spread:.2f} points, which "

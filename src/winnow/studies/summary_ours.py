@@ -98,6 +98,8 @@ def _scores(content: Any) -> Iterator[tuple[str, Score]]:
 def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return what CCP and GSP add in tables of protocols on the documents' sets: `a+b` beside `a`.
 
+    Methods with settings of their own count beside those with the same ones, and are left out where there is none.
+
     A method counts with the mean of its runs, also where the protocol reports the best of them, and with the largest
     embedding of its table: where models are judged alone and joined, both are the same runs. A difference is in doubt
     by half the width of its interval in the table.
