@@ -35,6 +35,7 @@ def test_what_is_written_is_read_again(name: str, settings: list[str]) -> None:
 def test_only_the_name_is_lowered_and_folders_can_be_made_of_it() -> None:
     variant = Variant.read("C2+GSP,backbone.weights=Files/A b.pth,pooling.eps=20")
     assert variant.name == "c2+gsp"
+    assert Variant.read("c2,train.lr_multipliers={'a,b=c': 2}").settings == ("train.lr_multipliers={'a,b=c': 2}",)
     assert variant.settings == ("backbone.weights=Files/A b.pth", "pooling.eps=20")
     assert variant.folder.startswith("c2+gsp,backbone.weights=Files-A-b.pth,pooling.eps=20-")
     other = Variant.read("c2+gsp,backbone.weights=Files-A/b.pth,pooling.eps=20")
@@ -75,7 +76,7 @@ def test_one_table_compares_variants_in_pairs(make_folder: MakeFolder, tmp_path:
     ("method", "told"),
     [("c2,seed=5", "seed=5: a protocol sets seed"), ("c2,pooling=gsp", "pooling=gsp: that is another method"),
      ("c2+gsp,pooling.ep=20", "did you mean"), ("c2,dim=8", "set dim for all runs"),
-     ("c2,train.lr=1e-4,train.lr=1e-5", "train.lr is set twice"), ("c2,eps", "there is no method 'c2,eps'")],
+     ("c2,train.lr=1e-4,train.lr=1e-5", "train.lr is set twice"), ("c2,eps", "method 'c2,eps': 'eps' is no setting")],
 )  # fmt: skip
 def test_settings_that_a_variant_cannot_have(method: str, told: str) -> None:
     error = CliRunner().invoke(app, ["protocol", "fair", "cub", method, *WORDS]).exception

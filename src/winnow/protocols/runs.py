@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ConfigError
+from winnow.protocols.allowed import check_own, check_words
 from winnow.protocols.kinds import Backbone, Protocol
 from winnow.protocols.methods import method_words
 from winnow.protocols.sets import ProtocolSet
@@ -20,15 +21,6 @@ from winnow.training.plan import Planned, check_same
 
 Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
 """Trains runs: finished ones are read, begun ones go on; told of each that ends."""
-
-
-ITS_OWN = (
-    "seed", "train.test", "train.keep_embeddings", "data", "data.path", "data.root", "data.fold", "data.folds",
-    "data.train_classes", "data.val_classes", "data.test_classes", "data.val_share", "data.test_share",
-)  # fmt: skip
-"""Settings that make a protocol what it is: which classes train, choose and test, and how its runs are told apart."""
-OF_METHODS = tuple(f"{part}{end}" for part in ("loss", "pooling", "references") for end in ("", ".name"))
-"""Settings that would make another method of the one that is named."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +99,9 @@ class Task:
         twice = next((variant for variant in variants if variants.count(variant) > 1), None)
         if twice is not None:
             raise ConfigError(f"the method {twice} is named twice")
-        for word in self.words:
-            _check_word(word)
+        check_words(self.words)
         for variant in variants:
-            _check_own(variant)
+            check_own(variant)
         shared = self.protocol.words(self.target, self.backbone)
         cut = {
             model: self.target.data_words(self.protocol, model, self.root)
@@ -178,28 +169,6 @@ def named_backbone(words: Sequence[str]) -> str | None:
     """Return the network that settings put in the place of the protocol's; None where they do not."""
     named = [word.partition("=")[2] for word in words if word.startswith(("backbone=", "backbone.name="))]
     return named[-1] if named else None
-
-
-def _check_word(word: str) -> None:
-    """Refuse a setting that is not for runs to have, or that would make another method."""
-    key = word.partition("=")[0]
-    if key in ITS_OWN:
-        raise ConfigError(f"{word}: a protocol sets {key} for every run itself; leave it out")
-    if key in OF_METHODS:
-        raise ConfigError(
-            f"{word}: that is another method, so name it as one; `winnow protocol --list` shows what can be added"
-        )
-
-
-def _check_own(variant: Variant) -> None:
-    """Refuse settings that one method alone cannot have."""
-    keys = [word.partition("=")[0] for word in variant.settings]
-    for key, word in zip(keys, variant.settings, strict=True):
-        _check_word(word)
-        if keys.count(key) > 1:
-            raise ConfigError(f"method '{variant}': {key} is set twice")
-        if key == "dim":  # joined models of one would stand beside single ones of another
-            raise ConfigError(f"method '{variant}': methods are compared at one size, so set dim for all runs")
 
 
 def _check_apart(trials: Sequence[Trial]) -> None:

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 
 from winnow.protocols.methods import SEPARATOR
+from winnow.training.plan import at_commas
 
 LONGEST = 100  # characters of a folder's name, which most file systems end at 255 bytes
-_BEFORE_A_KEY = re.compile(r",(?=[\w.]+=)")  # a comma within a value, such as a list's, has no key after it
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Variant:
     @classmethod
     def read(cls, text: str) -> Variant:
         """Take a method's name and the settings after its commas apart."""
-        name, *settings = _BEFORE_A_KEY.split(text)
+        name, *settings = at_commas(text)
         return cls(name.lower(), tuple(settings))
 
     def __str__(self) -> str:

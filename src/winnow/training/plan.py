@@ -66,7 +66,7 @@ def plan_runs(folder: Path, file: str | None, words: Sequence[str], each: Sequen
             raise ConfigError(f"--each {text}: write it as KEY=VALUE,VALUE,...")
         if key in lists:
             raise ConfigError(f"--each {key} is given twice: name all its values in one list")
-        lists[key] = _values(values)
+        lists[key] = at_commas(values)
     runs = []
     for combination in product(*lists.values()):
         choices = dict(zip(lists, combination, strict=True))
@@ -168,7 +168,7 @@ def _name(choices: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in choices.items())
 
 
-def _values(text: str) -> list[str]:
+def at_commas(text: str) -> list[str]:
     """Split a list at its commas, but not at those inside brackets."""
     values, depth = [""], 0
     for character in text:
