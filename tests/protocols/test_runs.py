@@ -188,6 +188,10 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 4 of 12 |")]
     assert "." in shown
     assert "±" not in shown
+    told = (out / "table.md").read_text().split("|")[0]
+    assert "need a second run" in told
+    assert "brackets" not in told  # nothing is explained that is not there
+    assert "±" not in told
     assert CliRunner().invoke(app, [*base, "--runs", "2", "--folds", "1"]).exit_code == 0
     (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 5 of 12 |")]
     assert "±" not in shown  # of two ensembles that have three of their four models in common
@@ -281,7 +285,9 @@ def test_the_conventional_table_has_the_best_run_and_says_what_it_is(make_folder
     assert cells["P@1"].value == pytest.approx(100 * best["P@1"])
     assert cells["MAP@R"].value == pytest.approx(100 * best["MAP@R"])
     assert cells["P@1"].spread.mean == pytest.approx(100 * np.mean([metrics["P@1"] for metrics in tests]))
-    assert "chosen on the test classes" in markdown(task, table)
+    told = markdown(task, table).split("|")[0]
+    assert "chosen on the test classes" in told
+    assert "the mean ± deviation of all; in brackets a 95% interval" in told
     mean, std = (getattr(cells["P@1"].spread, name) for name in ("mean", "std"))
     assert rf"${100 * best['P@1']:.2f}$ (${mean:.2f} \pm {std:.2f}$)" in latex(task, table)
     assert "the best of 3 runs" in latex(task, table).splitlines()[0]
@@ -340,6 +346,7 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
         (["protocol", "fair", str(tmp_path), "c2", "--data", "x"], "named already"),
         (["protocol", "fair", "cub", "c2", "seed=5"], "seed=5: a protocol sets seed"),
         (["protocol", "fair", "cub", "c2", "train.test=false"], "sets train.test for every run itself"),
+        (["protocol", "fair", "cub", "c2", "train={test: false}"], "set its parts one by one, as train.NAME=VALUE"),
         (["protocol", "fair", "cub", "c2", "data.val_classes=test"], "sets data.val_classes for every run itself"),
         (["protocol", "fair", "cub", "c2", "data.folds=2"], "sets data.folds for every run itself"),
         (["protocol", "fair", "cub", "c2", "loss=ms"], "loss=ms: that is another method"),

@@ -161,10 +161,10 @@ def test_the_table_has_means_deviations_and_what_is_missing() -> None:
     rows = table(found, (0, 1))
     assert rows[0][f"C2, {TRAINING}"] == 22.0
     assert rows[0][f"C2, {TRAINING}: sd"] == pytest.approx(2.83)
-    assert rows[0]["missing"] == f"PNCA, {TRAINING}: seeds 1"
+    assert rows[0]["missing"] == f"PNCA, {TRAINING}: seed 1"
     assert rows[1][f"C2, {TRAINING}"] is None
     assert f"PNCA, {TRAINING}: sd" not in rows[0]  # no pooling has two seeds there
-    assert rows[1]["missing"] == f"C2, {TRAINING}: seeds 0, 1; PNCA, {TRAINING}: seeds 0"
+    assert rows[1]["missing"] == f"C2, {TRAINING}: seeds 0, 1; PNCA, {TRAINING}: seed 0"
 
 
 def test_seeds_that_all_lack_are_named_once() -> None:

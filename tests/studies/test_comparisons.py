@@ -16,7 +16,7 @@ from winnow.errors import ConfigError
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
 from winnow.studies import STUDIES, losses
-from winnow.studies.base import Task
+from winnow.studies.base import Findings, Task
 from winnow.studies.cub_losses import comparison as cub_comparison
 from winnow.studies.cub_poolings import comparison as cub_poolings
 from winnow.studies.methods import Comparison, Method
@@ -140,15 +140,24 @@ def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Pa
 
     compared = Comparison([Method("a", []), Method("b", []), Method("c", [])], seeds=(0, 1))
 
-    def text(*counts: int) -> str:
+    def put_together(*counts: int) -> Findings:
         found = {name: [run(seed) for seed in range(count)] for name, count in zip("abc", counts, strict=True)}
-        return findings(Task(True, runs=tmp_path), "mu", "", "", compared, found, Figure(), []).text
+        rows = [{"method": name, "runs": len(runs)} for name, runs in found.items()]
+        return findings(Task(True, runs=tmp_path), "mu", "", "", compared, found, Figure(), rows)
+
+    def text(*counts: int) -> str:
+        return put_together(*counts).text
 
     assert "4 of 6 runs are in" in text(2, 1, 1)
     assert "2 methods have one run" in text(2, 1, 1)
     assert "1 method has one run" in text(2, 2, 1)
     assert "one run" not in text(1, 1, 1)
     assert "one run" not in text(2, 2, 0)
+    assert "1 method without a run is not in the table" in text(2, 2, 0)
+    assert "2 methods without a run are not in the table" in text(2, 0, 0)
+    assert [row["method"] for row in put_together(2, 0, 1).rows] == ["a", "c"]
+    assert "not in the table" not in text(0, 0, 0)
+    assert len(put_together(0, 0, 0).rows) == 3  # what is planned, before there is anything
 
 
 def test_studies_are_listed_and_unknown_ones_refused(

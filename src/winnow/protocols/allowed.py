@@ -26,6 +26,8 @@ def check_words(words: Sequence[str]) -> None:
             raise ConfigError(
                 f"{word}: that is another method, so name it as one; `winnow protocol --list` shows what can be added"
             )
+        if any(own.startswith(f"{key}.") for own in ITS_OWN):  # a mapping, which may have such a setting in it
+            raise ConfigError(f"{word}: set its parts one by one, as {key}.NAME=VALUE")
 
 
 def check_own(variant: Variant) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from winnow.errors import ModelError
 from winnow.protocols.documents import Reported, reported
 from winnow.protocols.joined import joined_metrics
+from winnow.protocols.records import record
 from winnow.protocols.runs import Task, Trial
 from winnow.protocols.statistics import Spread, Values, mean_of_members, spread
 from winnow.protocols.variants import Variant
-from winnow.training.folder import RunFolder
 
 METRICS = ("MAP@R", "P@1")
 
@@ -102,8 +101,7 @@ def make_table(task: Task, trials: Sequence[Trial]) -> Table:
         for pair in _pairs(task, method, base_of(method, task.methods), trials, results)
     ]
     missing = task.commands([t for t in trials if (t.method, t.model, t.run) not in results])
-    folders = {(t.method, t.model, t.run): t.planned.folder for t in trials}
-    records = [{**_record(key, result), "validations": _validations(folders[key])} for key, result in results.items()]
+    records = [record(t, result) for t in trials if (result := results.get((t.method, t.model, t.run))) is not None]
     return Table(rows, pairs, missing, records, _notes(task, results))
 
 
@@ -178,30 +176,6 @@ def _pairs(task: Task, method: str, against: str, trials: Sequence[Trial], resul
         for size, metric in one
         if (size, metric) in other
     ]
-
-
-def _record(key: tuple[str, int, int], result: Mapping[str, Any]) -> dict[str, Any]:
-    method, model, run = key
-    kept = ("command", "commit", "winnow", "machine", "versions", "config", "data", "metrics", "steps", "best_step",
-            "seconds", "problems")  # fmt: skip
-    return {"method": method, "fold": model, "run": run, **{name: result[name] for name in kept if name in result}}
-
-
-def _validations(folder: RunFolder) -> dict[str, list[float]]:
-    """Return how a run went: step and metrics of each validation and, where it is lowered, the learning rate before it.
-
-    Empty where its log is gone: the numbers of the table do not need it.
-    """
-    try:
-        history = folder.read_history()
-    except ModelError:
-        return {}
-    columns = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
-    there = {name: key for name, key in columns.items() if all(key in entry for entry in history)}
-    return {
-        "step": [entry["step"] for entry in history],
-        **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in there.items()},
-    }
 
 
 def _notes(task: Task, results: Results) -> list[str]:

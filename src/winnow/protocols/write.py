@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.files import write_text
-from winnow.protocols.kinds import BACKBONES
+from winnow.protocols.kinds import BACKBONES, Protocol
 from winnow.protocols.runs import Task
 from winnow.protocols.statistics import LEVEL, Spread
 from winnow.protocols.table import Cell, Row, Table
@@ -49,22 +49,31 @@ def title(task: Task) -> str:
 def about(task: Task, table: Table) -> str:
     """Return what the numbers are, in a paragraph."""
     protocol = task.protocol
-    told = {
-        "ensembles": f"{protocol.models} folds x {protocol.runs} runs. The first size is that of models alone (the "
-        "mean of an ensemble's members), the last that of the members' embeddings joined. Mean and ± deviation over "
-        f"all ensembles of one run of each fold, as the documents report them; in brackets a {LEVEL:.0%} interval that "
-        "goes by the models behind them (bootstrap over the runs of each fold).",
-        "best": f"The best of {protocol.runs} runs by P@1; in parentheses the mean ± deviation of all, in brackets a "
-        f"{LEVEL:.0%} interval of that mean (bootstrap over runs).",
-        "mean": f"Mean of {protocol.runs} runs ± their deviation, on validation classes; in brackets a {LEVEL:.0%} "
-        "interval of the mean (bootstrap over runs).",
-    }[protocol.report]
+    told = _numbers(protocol, once=all(_has_single(cell.spread) for row in table.rows for cell in row.cells))
     networks = {c.document.backbone for row in table.rows for c in row.cells if c.document is not None}
     theirs = " and ".join(sorted(BACKBONES[name].title for name in networks))
     documents = f" Beside them the documents' numbers, made with {theirs}." if theirs else ""
     settings = [f"Settings other than the protocol's: {', '.join(f'`{word}`' for word in task.words)}."]
     steps = "Steps are those to the best weights, the mean over runs."
     return " ".join([f"In percent. {told}{documents} {steps}", *table.notes, *(settings if task.words else [])])
+
+
+def _numbers(protocol: Protocol, *, once: bool) -> str:
+    """Say what stands in a cell; there are no deviations and intervals where everything was done once."""
+    mean = "mean" if once else "mean ± deviation"
+    told, over = {
+        "ensembles": (
+            f"{protocol.models} folds x {protocol.runs} runs. The first size is that of models alone (the mean of an "
+            f"ensemble's members), the last that of the members' embeddings joined. The {mean} over all ensembles of "
+            "one run of each fold, as the documents report them",
+            "the runs of each fold: it goes by the models, not by the ensembles",
+        ),
+        "best": (f"The best of {protocol.runs} runs by P@1; in parentheses the {mean} of all", "runs"),
+        "mean": (f"The {mean} of {protocol.runs} runs, on validation classes", "runs"),
+    }[protocol.report]
+    if once:
+        return f"{told}. Deviations and intervals need a second run."
+    return f"{told}; in brackets a {LEVEL:.0%} interval of the mean (bootstrap over {over})."
 
 
 def markdown(task: Task, table: Table) -> str:
@@ -83,8 +92,10 @@ def markdown(task: Task, table: Table) -> str:
             [p.method, p.against, str(p.models), f"{p.size}-D", p.metric,
              f"{p.difference.mean:+.2f}{_ends(p.difference)}"] for p in table.pairs
         ]  # fmt: skip
-        parts += ["## In pairs", "Points by which a method is ahead, over the same folds and seeds. An interval that "
-                  "holds 0 leaves it open which is better.", _markdown_rows(columns, rows)]  # fmt: skip
+        told = "Points by which a method is ahead, over the same folds and seeds."
+        if not all(_has_single(pair.difference) for pair in table.pairs):
+            told += " An interval that holds 0 leaves it open which is better."
+        parts += ["## In pairs", told, _markdown_rows(columns, rows)]
     if table.missing:
         parts += ["## Missing", "\n".join(f"- `{command}`" for command in table.missing)]
     return "\n\n".join(parts) + "\n"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from winnow.studies.outcomes import Found, deviation, percent, without_empty
+from winnow.studies.outcomes import Found, deviation, lacking, percent, without_empty
 
 Places = Mapping[tuple[str, str], Found]
 """(what the backbone was pretrained on, loss), then pooling, to the results of its runs."""
@@ -31,8 +31,7 @@ def table(found: Places, seeds: Sequence[int]) -> list[dict[str, Any]]:
             row[f"{loss}, {seen}"] = round(statistics.mean(values), 2) if values else None
             if len(seeds) > 1:
                 row[f"{loss}, {seen}: sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
-            trained = {run["config"]["seed"] for run in by_name[pooling]}
-            missing[f"{loss}, {seen}"] = ", ".join(str(seed) for seed in seeds if seed not in trained)
+            missing[f"{loss}, {seen}"] = lacking(seeds, by_name[pooling])
         row["missing"] = _missing(missing)
         rows.append(row)
     deviations = [name for name in rows[0] if name.endswith(": sd")]
@@ -42,9 +41,8 @@ def table(found: Places, seeds: Sequence[int]) -> list[dict[str, Any]]:
 def _missing(seeds: Mapping[str, str]) -> str:
     """Say which seeds have no run yet: of each place, or of all where they lack the same."""
     if len(set(seeds.values())) == 1:
-        lacking = next(iter(seeds.values()))
-        return f"seeds {lacking}" if lacking else ""
-    return "; ".join(f"{place}: seeds {lacking}" for place, lacking in seeds.items() if lacking)
+        return next(iter(seeds.values()))
+    return "; ".join(f"{place}: {which}" for place, which in seeds.items() if which)
 
 
 def told(

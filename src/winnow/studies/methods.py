@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from winnow.errors import ConfigError, DataError, nearest
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.base import Task
-from winnow.studies.outcomes import Found, percent, without_empty
+from winnow.studies.outcomes import Found, lacking, percent, without_empty
 from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, check_same
@@ -128,8 +128,7 @@ class Comparison:
                 row[f"{name} sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
             row["steps"] = round(statistics.mean(run["best_step"] for run in runs)) if runs else None
             row |= method.facts
-            missing = [str(seed) for seed in self.seeds if seed not in {run["config"]["seed"] for run in runs}]
-            row["missing"] = f"seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
+            row["missing"] = lacking(self.seeds, runs)
             rows.append(row)
         return without_empty(rows, "missing")
 

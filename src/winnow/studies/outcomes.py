@@ -56,6 +56,12 @@ def without_empty(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, A
     return [{key: value for key, value in row.items() if key not in empty} for row in rows]
 
 
+def lacking(seeds: Sequence[int], runs: Runs) -> str:
+    """Say which seeds have no run; nothing where all have one."""
+    left = [str(seed) for seed in seeds if seed not in {run["config"]["seed"] for run in runs}]
+    return f"seed{'s' * (len(left) > 1)} {', '.join(left)}" if left else ""
+
+
 def records(found: Found) -> list[dict[str, Any]]:
     """Return every run as a study's JSON file keeps it: where it comes from, its settings and its numbers."""
     return [
@@ -81,6 +87,11 @@ def findings(
     missing = (
         "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
     )
+    without = sum(not runs for runs in found.values())
+    if trained and without:
+        some = f"{without} methods" if without > 1 else "1 method"
+        missing += f" {some} without a run {'are' if without > 1 else 'is'} not in the table."
+        rows = [row for row in rows if row.get("runs") != 0]
     once = sum(len(runs) == 1 for runs in found.values())
     if once and any(len(runs) > 1 for runs in found.values()):
         some = f"{once} methods have" if once > 1 else "1 method has"

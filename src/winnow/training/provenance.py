@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -21,7 +22,7 @@ _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillo
 def provenance() -> dict[str, Any]:
     """Return what a reader needs to know to make a result again."""
     return {
-        "command": " ".join(["winnow", *sys.argv[1:]]),
+        "command": shlex.join(["winnow", *sys.argv[1:]]),
         "commit": _commit(),
         "winnow": winnow.__version__,
         "machine": {

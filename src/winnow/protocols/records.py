@@ -1,0 +1,41 @@
+"""What `table.json` keeps of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from winnow.errors import ModelError
+from winnow.protocols.runs import Trial
+from winnow.training.folder import RunFolder
+
+_KEPT = (
+    "command", "commit", "winnow", "machine", "versions", "config", "data", "metrics", "steps", "best_step", "seconds",
+    "problems",
+)  # fmt: skip
+
+
+def record(trial: Trial, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a finished run comes from, its settings, its numbers and how it went."""
+    return {
+        "method": trial.method, "fold": trial.model, "run": trial.run,
+        **{name: result[name] for name in _KEPT if name in result},
+        "validations": _validations(trial.planned.folder),
+    }  # fmt: skip
+
+
+def _validations(folder: RunFolder) -> dict[str, list[float]]:
+    """Return how a run went: step and metrics of each validation and, where it is lowered, the learning rate before it.
+
+    Empty where its log is gone: the numbers of the table do not need it.
+    """
+    try:
+        history = folder.read_history()
+    except ModelError:
+        return {}
+    columns = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
+    there = {name: key for name, key in columns.items() if all(key in entry for entry in history)}
+    return {
+        "step": [entry["step"] for entry in history],
+        **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in there.items()},
+    }
