@@ -72,6 +72,16 @@ def test_tables_show_what_is_missing() -> None:
     assert text.splitlines()[2:] == ["| 1 | 0.1235 |", "| – | x\\|y |"]
 
 
+def test_numbers_of_a_column_have_as_many_decimals() -> None:
+    rows = [{"a": 20.0, "b": 0.001234, "c": 5, "d": 1e-7}, {"a": 20.12, "b": 12.5, "c": 7, "d": 2.5}, {"a": 9.3}]
+    text = markdown_rows(rows, ["a", "b", "c", "d"])
+    assert text.splitlines()[2:] == [
+        "| 20.00 | 0.001234 | 5 | 1e-07 |",
+        "| 20.12 | 12.5 | 7 | 2.5 |",
+        "| 9.30 | – | – | – |",
+    ]
+
+
 @pytest.mark.parametrize("name", list(STUDIES))
 def test_every_study_says_what_it_is(name: str) -> None:
     assert (STUDIES[name].__doc__ or "").splitlines()[0].endswith(".")

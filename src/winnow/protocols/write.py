@@ -72,7 +72,7 @@ def _numbers(protocol: Protocol, *, once: bool) -> str:
         "mean": (f"The {mean} of {protocol.runs} runs, on validation classes", "runs"),
     }[protocol.report]
     if once:
-        return f"{told}. Deviations and intervals need a second run."
+        return f"{told} (deviations and intervals need a second run)."
     return f"{told}; in brackets a {LEVEL:.0%} interval of the mean (bootstrap over {over})."
 
 

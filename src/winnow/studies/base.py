@@ -138,13 +138,21 @@ def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
 
 def markdown_rows(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return rows as a Markdown table; numbers with four digits, what is missing as a dash."""
-
-    def cell(value: Any) -> str:
-        if value is None or value == "":
-            return "–"
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        return text.replace("|", "\\|")
-
-    lines = ["| " + " | ".join(map(cell, columns)) + " |", "|---" * len(columns) + "|"]
-    lines += ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]
+    filled = [[column, *_cells([row.get(column) for row in rows])] for column in columns]
+    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in zip(*filled, strict=True)]
+    lines.insert(1, "|---" * len(columns) + "|")
     return "\n".join(lines) + "\n"
+
+
+def _cells(values: Sequence[Any]) -> list[str]:
+    """Return a column's texts; where a number has one or two decimals, shorter ones (20, 20.1) get as many."""
+    texts = ["–" if value in (None, "") else f"{value:.4g}" if isinstance(value, float) else str(value)
+             for value in values]  # fmt: skip
+    plain = [isinstance(value, float) and "e" not in text for value, text in zip(values, texts, strict=True)]
+    most = max(
+        (len(text.partition(".")[2]) for text, is_plain in zip(texts, plain, strict=True) if is_plain), default=0
+    )
+    return [
+        f"{value:.{most}f}" if is_plain and len(text.partition(".")[2]) < most <= 2 else text
+        for value, text, is_plain in zip(values, texts, plain, strict=True)
+    ]
