@@ -142,7 +142,9 @@ def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Pa
 
     def put_together(*counts: int) -> Findings:
         found = {name: [run(seed) for seed in range(count)] for name, count in zip("abc", counts, strict=True)}
-        rows = [{"method": name, "runs": len(runs)} for name, runs in found.items()]
+        rows = [
+            {"method": name, "runs": len(runs), "missing": "seed 1" * (len(runs) < 2)} for name, runs in found.items()
+        ]
         return findings(Task(True, runs=tmp_path), "mu", "", "", compared, found, Figure(), rows)
 
     def text(*counts: int) -> str:
@@ -156,6 +158,7 @@ def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Pa
     assert "1 method without a run is not in the table" in text(2, 2, 0)
     assert "2 methods without a run are not in the table" in text(2, 0, 0)
     assert [row["method"] for row in put_together(2, 0, 1).rows] == ["a", "c"]
+    assert "missing" not in put_together(2, 0, 2).rows[0]  # nothing is, of those in the table
     assert "not in the table" not in text(0, 0, 0)
     assert len(put_together(0, 0, 0).rows) == 3  # what is planned, before there is anything
 

@@ -52,7 +52,7 @@ def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
 
 def without_empty(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
     """Return rows without those of some columns that say nothing in any of them."""
-    empty = {column for column in columns if all(row[column] in ("", None) for row in rows)}
+    empty = {column for column in columns if all(row.get(column) in ("", None) for row in rows)}
     return [{key: value for key, value in row.items() if key not in empty} for row in rows]
 
 
@@ -91,7 +91,7 @@ def findings(
     if trained and without:
         some = f"{without} methods" if without > 1 else "1 method"
         missing += f" {some} without a run {'are' if without > 1 else 'is'} not in the table."
-        rows = [row for row in rows if row.get("runs") != 0]
+        rows = without_empty([dict(row) for row in rows if row.get("runs") != 0], "missing")
     once = sum(len(runs) == 1 for runs in found.values())
     if once and any(len(runs) > 1 for runs in found.values()):
         some = f"{once} methods have" if once > 1 else "1 method has"
