@@ -38,7 +38,10 @@ def test_the_study_tells_of_every_problem(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(ccp_mnist.METHODS, "CCP", ["references=ccp", "references.patience=1"])
     monkeypatch.setattr(ccp_mnist, "VALIDATION", 100)
     monkeypatch.setattr(ccp_mnist, "SEEDS", 1)
-    findings = STUDIES["ccp-mnist"](Task(small=True, data=tmp_path))
+    findings = STUDIES["ccp-mnist"](Task(small=True, data=tmp_path, runs=tmp_path / "runs"))
+    with monkeypatch.context() as none:
+        none.setattr(ccp_mnist, "solve", None)  # kept runs are read
+        assert STUDIES["ccp-mnist"](Task(small=True, data=tmp_path, runs=tmp_path / "runs")).rows == findings.rows
     ccp = [row for row in findings.rows if row["method"] == "CCP"]
     assert sum(row["steps"] for row in ccp) == 12
     assert all(0 < row["radius, converged"] < 2 for row in ccp)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -35,16 +34,14 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert all(0 < row["test MAP@R"] <= 100 and row["steps"] == 4 for row in first.rows)
     monkeypatch.setattr(ccp_mnist, "solve", None)  # a kept run is read
     assert STUDIES["ccp-samples"](task).rows == first.rows
-    kept = tmp_path / "runs" / "samples-seed0.json"
-    content = kept.read_text()
-    kept.write_text(content[:40])  # a damaged one is as good as none
+    kept = tmp_path / "runs" / "samples-seed0.safetensors"
+    content = kept.read_bytes()
+    kept.write_bytes(content[:40])  # a damaged one is as good as none
     read = STUDIES["ccp-samples"](Task(small=True, data=tmp_path, runs=tmp_path / "runs", only_finished=True))
     assert [row["method"] for row in read.rows] == ["proxies"]
-    older = json.loads(content)
-    older["asked"]["config"]["train"].pop("warm_up")  # of before there was this setting
-    kept.write_text(json.dumps(older))
+    kept.write_bytes(content)
     monkeypatch.setattr(ccp_samples, "STEPS", {True: 5})
-    with pytest.raises(ConfigError, match="other images or settings"):
+    with pytest.raises(ConfigError, match="other data or settings"):
         STUDIES["ccp-samples"](task)
 
 

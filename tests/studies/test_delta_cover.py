@@ -1,5 +1,7 @@
 """Validation on a cover: which images are picked, how rankings are compared, and that the study goes through."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -58,7 +60,7 @@ def test_a_perfect_subset_is_seen_as_such():
 
 
 @pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
-def test_the_study_ranks_checkpoints(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch):
+def test_the_study_ranks_checkpoints(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     base = [word for word in TINY if not word.startswith("pooling")]
     words = [f"data={make_folder(classes=10, images=6)}", *base, "backbone.train=frozen", "train.device=cpu"]
     monkeypatch.setattr(delta_cover, "WORDS", [*words, "data.val_share=0.3"])
@@ -67,7 +69,10 @@ def test_the_study_ranks_checkpoints(make_folder: MakeFolder, monkeypatch: pytes
     monkeypatch.setattr(
         delta_cover, "load_config", lambda file, given: whole(file, [*given, "train.steps=4", "train.eval_every=2"])
     )
-    findings = delta_cover.study(Task(small=True))
+    findings = delta_cover.study(Task(small=True, runs=tmp_path))
+    with monkeypatch.context() as none:
+        none.setattr(delta_cover, "embed_checkpoints", None)  # kept runs are read
+        assert delta_cover.study(Task(small=True, runs=tmp_path)).rows == findings.rows
     assert findings.settings["checkpoints"] == 2 * 3
     assert {row["way"] for row in findings.rows} == {COVER, RANDOM, CLASSES}
     assert all(-1 <= row["worst"] <= row["rank correlation"] <= 1 for row in findings.rows)

@@ -1,7 +1,9 @@
 """Bags of tokens: how they are drawn, that both poolings learn, and what the text makes of the numbers."""
 
+import pytest
 import torch
 
+from winnow.errors import DataError
 from winnow.studies import Task, tokens
 from winnow.studies.tokens import Setting, draw_bags, train
 from winnow.studies.tokens_report import overlap, table, told
@@ -58,8 +60,13 @@ def test_the_text_follows_the_numbers():
     assert text.endswith("which does not agree.")
 
 
-def test_the_study_trains_both_poolings(monkeypatch):
+def test_the_study_trains_both_poolings_once(monkeypatch, tmp_path):
     monkeypatch.setattr(tokens, "settings", lambda small: ([Setting(classes=3, bag=10, bags=8, steps=100)], 1))
-    findings = tokens.study(Task(small=True))
+    with pytest.raises(DataError, match="leave out --only-finished"):
+        tokens.study(Task(small=True, runs=tmp_path, only_finished=True))
+    findings = tokens.study(Task(small=True, runs=tmp_path))
+    monkeypatch.setattr(tokens, "train", None)  # kept runs are read
+    again = tokens.study(Task(small=True, runs=tmp_path, only_finished=True))
+    assert (again.rows, again.text, again.details) == (findings.rows, findings.text, findings.details)
     assert [row["runs"] for row in findings.rows] == [1, 1]
     assert len(findings.figure.axes) == 2

@@ -17,6 +17,7 @@ from winnow.references import CCP
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL, SAMPLE, Solution, draw, table, told
 from winnow.studies.grey_images import find_images
+from winnow.studies.kept_runs import Kept, need_run
 from winnow.training import Trainer, load_config
 from winnow.training.inputs import PixelInputs
 from winnow.training.judge import collect
@@ -66,9 +67,8 @@ def study(task: Task) -> Findings:
     solutions: dict[tuple[str, int], list[Solution]] = {}
     for seed in range(SEEDS):
         for method, words in METHODS.items():
-            task.note(f"{method}, seed {seed}: {steps} steps at most")
             config = make_config([*words, f"seed={seed}"], steps)
-            solutions[method, seed], records = solve(config, train, test, small=task.small)
+            solutions[method, seed], records = solved(task, method, config, name, train, test)
             rows += table(method, seed, train.labels[:SAMPLE], solutions[method, seed], records)
     settings = {
         "data": name, "network": "small" if task.small else "resnet20", "proxies": PER_CLASS, "pool": POOL,
@@ -79,6 +79,36 @@ def study(task: Task) -> Findings:
     network = "three convolutions" if task.small else "ResNet-20"
     where = f"On {name} (the documents: MNIST) with {network}, {steps:,} steps at most"
     return Findings(f"CCP in two dimensions ({name})", told(rows, where), rows, figure, settings)
+
+
+def solved(
+    task: Task, method: str, config: Config, name: str, train: MnistSet, test: MnistSet
+) -> tuple[list[Solution], list[dict[str, Any]]]:
+    """Train a run that the task has not kept yet; return what [`solve`][winnow.studies.ccp_mnist.solve] does.
+
+    Raises:
+        ConfigError: for one that was made with other settings.
+        DataError: where nothing more is to be trained.
+    """
+
+    def make() -> Kept:
+        task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
+        solutions, records = solve(config, train, test, small=task.small)
+        tensors = {
+            f"{number}.{part}": tensor for number, solution in enumerate(solutions)
+            for part in ("points", "converged", "next") if (tensor := getattr(solution, part)) is not None
+        }  # fmt: skip
+        return Kept({"tests": [solution.test for solution in solutions], "records": records}, tensors)
+
+    asked = {"data": name, "images": [len(train), len(test)], "small": task.small,
+             "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
+    kept = need_run(task, f"{method.replace(' ', '-')}-seed{config.seed}", asked, make)
+    solutions = [
+        Solution(kept.tensors[f"{number}.points"], kept.tensors.get(f"{number}.converged"),
+                 kept.tensors.get(f"{number}.next"), test_map)
+        for number, test_map in enumerate(kept.numbers["tests"])
+    ]  # fmt: skip
+    return solutions, kept.numbers["records"]
 
 
 def make_config(words: list[str], steps: int) -> Config:

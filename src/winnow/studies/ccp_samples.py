@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.data import MnistSet
-from winnow.errors import ConfigError
-from winnow.files import write_text
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies import ccp_mnist
 from winnow.studies.base import Findings, Task
 from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
 from winnow.studies.grey_images import find_images
+from winnow.studies.kept_runs import Kept, keep_run
 from winnow.studies.outcomes import verdict
-from winnow.training.same import differing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,36 +54,19 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
     config = ccp_mnist.make_config([*words, *WORDS[task.small]], STEPS[task.small])
     asked: dict[str, Any] = {"data": name, "images": [len(train), len(test)],
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
-    file = Path(task.runs) / f"{method}-seed{config.seed}.json"
-    kept = _read(file)
-    if kept is not None:
-        known = kept["asked"]
-        alike = known["data"] == asked["data"] and known["images"] == asked["images"]
-        if not alike or differing(asked["config"], known["config"]) is not None:
-            raise ConfigError(
-                f"{file} was made with other images or settings: remove it, or choose another folder (-o)"
-            )
-        result: dict[str, Any] = kept["row"]
-        return result
-    if task.only_finished:
-        return None
-    task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
-    solutions, records = ccp_mnist.solve(config, train, test, small=task.small)
-    solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
-    problems = len(records) if method == "proxies" else None
-    row = {"test MAP@R": 100 * solution.test, "validation MAP@R": 100 * record["best"],
-           "steps": sum(one["steps"] for one in records), "problems": problems}  # fmt: skip
-    write_text(file, json.dumps({"asked": asked, "row": row}, indent=2) + "\n")
-    return row
 
+    def train_it() -> Kept:
+        task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
+        solutions, records = ccp_mnist.solve(config, train, test, small=task.small)
+        solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
+        problems = len(records) if method == "proxies" else None
+        return Kept({
+            "test MAP@R": 100 * solution.test, "validation MAP@R": 100 * record["best"],
+            "steps": sum(one["steps"] for one in records), "problems": problems,
+        })  # fmt: skip
 
-def _read(file: Path) -> dict[str, Any] | None:
-    """Return what is kept of a run; None where nothing is, or only a damaged file, which training anew replaces."""
-    try:
-        kept: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return kept if isinstance(kept, dict) and {"asked", "row"} <= kept.keys() else None
+    kept = keep_run(task, f"{method}-seed{config.seed}", asked, train_it)
+    return None if kept is None else dict(kept.numbers)
 
 
 def told(found: dict[str, list[float]], name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,19 @@ from winnow.models import Embedder, Head
 from winnow.pooling.base import as_tokens
 from winnow.report.style import method_colours, new_figure, styled
 from winnow.studies.base import Findings, Row, Task
+from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.poolings import LOSSES, WORDS
 from winnow.studies.sweeps import gsp
 from winnow.training import Monitor, Trainer, load_config
 from winnow.training.inputs import FeatureInputs
 from winnow.training.judge import collect
 from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
-from winnow.training.shared import Shared
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from winnow.training.config import Config
+    from winnow.training.prepare import Prepared
 
 METHODS = {"GAP": ["pooling=gap"], "GSP": gsp(0.05, 20), "GSP, soft": gsp(0.3, 5), "GMP": ["pooling=gmp_projected"]}
 KEPT = (2, 3, 4, 6)  # images of each class
@@ -97,27 +100,41 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
-def checkpoints(
-    words: Sequence[str], seeds: int, note: Callable[[str], None], shared: Shared
-) -> tuple[list[Tensor], FeatureInputs]:
-    """Train some heads; return the validation embeddings of every checkpoint of theirs, and the validation images."""
+def checkpoints(task: Task, words: Sequence[str], seeds: int) -> tuple[list[Tensor], FeatureInputs]:
+    """Train some heads; return the validation embeddings of every checkpoint of theirs, and the validation images.
+
+    Raises:
+        ConfigError: for a run that was made with other settings.
+        DataError: where a run is missing and nothing more is to be trained.
+    """
     base = resolve_config(load_config(None, list(words)))
-    prepared = prepare(base, load_data(base, shared), Monitor(), shared)
+    prepared = prepare(base, load_data(base, task.shared), Monitor(), task.shared)
     found: list[Tensor] = []
     val = prepared.val
     assert isinstance(val, FeatureInputs), "a frozen backbone feeds features"
     for name, own in METHODS.items():
         for seed in range(seeds):
             config = resolve_config(load_config(None, [*words, *own, f"seed={seed}"]))
-            torch.manual_seed(seed)
-            backbone = prepared.embedder.backbone
-            embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
-            learner = make_learner(replace(prepared, config=config, embedder=embedder))
-            keeper = Keeper(learner.model, val)
-            Trainer(config, learner, prepared.train, val, monitor=keeper).fit()
-            found += keeper.embeddings
-            note(f"{name}, seed {seed}: {len(keeper.embeddings)} checkpoints")
+
+            def make(config: Config = config) -> Kept:
+                return Kept({}, {"embeddings": torch.stack(embed_checkpoints(config, prepared, val))})
+
+            place = f"{name.replace(', ', '-')}-seed{seed}"
+            kept = need_run(task, place, {"config": config.model_dump(mode="json")}, make)
+            found += kept.tensors["embeddings"].unbind()
+            task.note(f"{name}, seed {seed}: {len(kept.tensors['embeddings'])} checkpoints")
     return found, val
+
+
+def embed_checkpoints(config: Config, prepared: Prepared, val: FeatureInputs) -> list[Tensor]:
+    """Train a head; return the validation embeddings of its checkpoints."""
+    torch.manual_seed(config.seed)
+    backbone = prepared.embedder.backbone
+    embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
+    learner = make_learner(replace(prepared, config=config, embedder=embedder))
+    keeper = Keeper(learner.model, val)
+    Trainer(config, learner, prepared.train, val, monitor=keeper).fit()
+    return keeper.embeddings
 
 
 def study(task: Task) -> Findings:
@@ -127,7 +144,7 @@ def study(task: Task) -> Findings:
     """
     steps, every, seeds = (150, 25, 1) if task.small else (1000, 100, 3)
     words = [*WORDS, *LOSSES["C2"], "dim=128", f"train.steps={steps}", f"train.eval_every={every}"]
-    embeddings, val = checkpoints(words, seeds, task.note, task.shared)
+    embeddings, val = checkpoints(task, words, seeds)
     labels = torch.from_numpy(val.labels)
     maps = val.whole()
     maps = maps if maps.dim() == 3 else adaptive_avg_pool2d(maps, SIDE)

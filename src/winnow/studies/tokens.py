@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,6 +12,7 @@ from winnow.evaluation import retrieval_metrics
 from winnow.losses import C2
 from winnow.pooling import GSP
 from winnow.studies.base import Findings, Task
+from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.tokens_report import draw, overlap, table, told
 
 BOX = 0.3  # the documents keep token vectors within [-0.3, 0.3]
@@ -132,6 +133,24 @@ def train(setting: Setting, method: Method, seed: int) -> Trained:
     return run
 
 
+def trained(task: Task, setting: Setting, method: Method, seed: int) -> Trained:
+    """Train a run that the task has not kept yet.
+
+    Raises:
+        ConfigError: for one that was made with other settings.
+        DataError: where nothing more is to be trained.
+    """
+
+    def make() -> Kept:
+        run = train(setting, method, seed)
+        return Kept(run.numbers, {"tokens": run.tokens, "embedded": run.embedded, "labels": run.labels})
+
+    asked = {"setting": {**asdict(setting), "background": list(setting.background)}, "method": method, "seed": seed}
+    kept = need_run(task, f"{method}-margin-{setting.margin}-seed{seed}", asked, make)
+    tokens, embedded, labels = (kept.tensors[key] for key in ("tokens", "embedded", "labels"))
+    return Trained(setting, method, seed, tokens, embedded, labels, dict(kept.numbers))
+
+
 def settings(small: bool) -> tuple[list[Setting], int]:
     """Return the settings to train, and how many seeds; small: faster steps and fewer of them, one seed."""
     base = Setting(lr=1e-3, steps=2500, warm_up=800, bags=64) if small else Setting()
@@ -148,7 +167,7 @@ def study(task: Task) -> Findings:
     for setting in chosen:
         for method in get_args(Method):
             for seed in range(seeds):
-                runs.append(train(setting, method, seed))
+                runs.append(trained(task, setting, method, seed))
                 numbers = runs[-1].numbers
                 task.note(f"{method}, margin {setting.margin}, seed {seed}: MAP@R {100 * numbers['MAP@R']:.1f}")
     rows = table(runs)
