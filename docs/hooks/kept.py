@@ -34,7 +34,7 @@ def studies() -> str:
         is_full = kept.is_file() and not content["settings"]["small"]
         if not is_full:
             small.append(f"[{name}](#{name})")
-        elif any(row.get("missing") for row in content["rows"]):
+        elif content.get("missing") or any(row.get("missing") for row in content["rows"]):
             partial.append(f"[{name}](#{name})")
         command = f"$ winnow study {name}{' --full' if is_full else ''}"
         lines += [f"## {name} {{ #{name} }}", "", told, "", "```console", command, "```", ""]

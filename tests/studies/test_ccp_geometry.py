@@ -79,7 +79,7 @@ def test_all_claims_are_checked() -> None:
     text = told(row(3, 1), row(2, 1), row(1.5, 1.5), row(1, 2), row(1, 2, 1.5))
     assert text.count("cannot be told") == 5, "only one radius is smaller by more than seeds deviate"
     text = told(row(3, 1, None), row(2, 1, None), row(1.5, 1.5, None), row(1, 2, None), row(1, 2, None))
-    assert text.count("agrees by one seed") == 6
+    assert text.count("agrees in one seed") == 6
     assert "deviate" not in text
     missing = row(1, 2) | {ccp_geometry.RADIUS: None}
     assert "cannot be checked" in told(row(3, 1), row(2, 1), missing, row(1, 2), row(1, 2))

@@ -131,9 +131,11 @@ def test_pools_are_checked_against_every_claim() -> None:
     assert "have 10.00, 11.67, 12.83 in the mean" in text
     text = ccp_pool.told(grid((13, 14, 14), (12, 11, 11), (11, 12, 12)), 13.0, (12, 20), 0.1)
     assert text.count("does not agree") == 4
-    assert "(nothing: what seeds deviate by, 0.10)" in text
+    assert "they bring nothing to one does not agree: they bring it more than seeds deviate by" in text
     once = ccp_pool.told(grid((13, 14, 14), (12, 11, 11), (11, 12, 12)), 13.0, (12, 20))
-    assert "does not agree (nothing: no gain, by one seed)" in once
+    assert "they bring nothing to one cannot be told in one seed" in once
+    costly = ccp_pool.told(grid((13, 12, 12), (12, 11, 11), (11, 12, 12)), 13.0, (12, 20), 0.1)
+    assert "does not agree: they cost it more" in costly
     assert "missing" in ccp_pool.told({(1, 1): 1.0}, 1.0, (12, 20))
 
 

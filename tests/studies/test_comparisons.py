@@ -136,7 +136,7 @@ def test_the_poolings_paragraph_says_how_the_backbone_was_trained(
 
 def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Path) -> None:
     def run(seed: int) -> dict[str, object]:
-        return {"config": {"seed": seed}}
+        return {"config": {"seed": seed}, "metrics": {"test": {"MAP@R": 0.1 * seed}}}
 
     compared = Comparison([Method("a", []), Method("b", []), Method("c", [])], seeds=(0, 1))
 
@@ -155,8 +155,11 @@ def test_methods_with_one_run_are_counted_where_others_have_several(tmp_path: Pa
     assert "1 method has one run" in text(2, 2, 1)
     assert "one run" not in text(1, 1, 1)
     assert "one run" not in text(2, 2, 0)
-    assert "1 method without a run is not in the table" in text(2, 2, 0)
-    assert "2 methods without a run are not in the table" in text(2, 0, 0)
+    assert "what seeds deviate by is that of the others" in text(2, 2, 1)
+    assert "what seeds deviate by" not in text(2, 1, 1)  # one does not speak for two
+    assert "Without a run, and so not in the table, is c." in text(2, 2, 0)
+    assert "Without a run, and so not in the table, are b; c." in text(2, 0, 0)
+    assert put_together(2, 0, 1).details["missing"] == {"b": "seeds 0, 1", "c": "seed 1"}
     assert [row["method"] for row in put_together(2, 0, 1).rows] == ["a", "c"]
     assert "missing" not in put_together(2, 0, 2).rows[0]  # nothing is, of those in the table
     assert "not in the table" not in text(0, 0, 0)

@@ -27,8 +27,8 @@ def test_scores_are_means_and_deviations_the_largest() -> None:
         (-2.0, 1.0, "does not agree"),
         (0.5, 1.0, "cannot be told from what seeds deviate by"),
         (-1.0, 1.0, "cannot be told from what seeds deviate by"),
-        (0.1, 0.0, "agrees by one seed"),
-        (0.0, 0.0, "does not agree by one seed"),
+        (0.1, 0.0, "agrees in one seed"),
+        (0.0, 0.0, "does not agree in one seed"),
     ],
 )
 def test_what_seeds_would_do_alone_is_no_agreement(gain: float, deviation: float, said: str) -> None:

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from winnow.errors import DataError
 from winnow.studies import STUDIES, Task, summary
 from winnow.studies.summary_ours import from_studies
 
@@ -48,6 +51,9 @@ def test_ours_are_read_from_rows_or_runs(tmp_path):
     assert "what it is added to agrees. Of our 1 comparisons with GSP 1 go" in findings.text
     assert findings.text.endswith("that GSP improves what it is added to cannot be told yet.")
     assert len(findings.figure.subfigs) == 2
+    with pytest.raises(DataError, match="no such folder"):
+        STUDIES["summary"](Task(small=True, data=tmp_path / "none"))
+    (tmp_path / "none").mkdir()
     empty = STUDIES["summary"](Task(small=True, data=tmp_path / "none"))
     assert "None of our results" in empty.text
 

@@ -67,7 +67,11 @@ def told(
     mean = {k: sum(grid[k, b] for b in (k, *pools)) / (1 + len(pools)) for k in PROXIES}
     gains = {k: sum(grid[k, b] for b in pools) / len(pools) - grid[k, k] for k in PROXIES}
     several = [gains[k] for k in PROXIES[1:]]
-    nothing = f"nothing: what seeds deviate by, {deviation:.2f}" if deviation else "nothing: no gain, by one seed"
+    nothing = (
+        "cannot be told in one seed" if not deviation
+        else f"agrees as far as seeds tell, which deviate by {deviation:.2f}" if abs(gains[few]) <= deviation
+        else f"does not agree: they {'bring' if gains[few] > 0 else 'cost'} it more than seeds deviate by"
+    )  # fmt: skip
     listed = ", ".join(f"{k}: {gain:+.2f}" for k, gain in gains.items())
     return (
         "The documents say that more proxies and larger pools help, that a larger pool brings nothing to a single "
@@ -75,7 +79,7 @@ def told(
         f"{few} to {most} proxies have {', '.join(f'{mean[k]:.2f}' for k in PROXIES)} in the mean over pools, so that "
         f"more help {verdict(mean[most] - mean[few], deviation)}. Larger pools differ from random picks by "
         f"{listed} points in the mean: that pools help several proxies {verdict(min(several), deviation)}, that they "
-        f"bring nothing to one {'agrees' if gains[few] <= deviation else 'does not agree'} ({nothing}). "
+        f"bring nothing to one {nothing}. "
         f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}: that they work well "
         f"(ahead of it) {verdict(grid[most, most] - plain, deviation)}."
     )

@@ -89,8 +89,8 @@ def told(small: bool, reached: Mapping[str, float], rows: list[dict[str, Any]], 
         verdict = "helps" if top > matters else "hardly matters" if top > -matters else "harms"
         verdict += (
             f" (seeds deviate by up to {deviation:.2f})" if deviation
-            else f", by one seed (it counts from {MATTERS} points on; three seeds of a fixed one deviate by about 0.3)"
-            if small else ", by one seed"
+            else f", in one seed (it counts from {MATTERS} points on; three seeds of a fixed one deviate by about 0.3)"
+            if small else ", in one seed"
         )  # fmt: skip
         parts.append(
             f"From {start} ({base:.2f} when fixed): {listed} points of MAP@R; both together end at mu {end[0]:.3g} and "

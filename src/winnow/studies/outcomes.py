@@ -18,6 +18,7 @@ Runs = Sequence[Mapping[str, Any]]
 Found = Mapping[str, Runs]
 """Results by the name of their method."""
 
+MANY = 10  # names in a sentence
 _KEPT = ("command", "commit", "machine", "versions", "config", "metrics", "steps", "best_step", "seconds", "problems")
 
 
@@ -32,8 +33,10 @@ def scores(found: Found, metric: str = "MAP@R") -> dict[str, float]:
 
 
 def deviation(found: Found, metric: str = "MAP@R") -> float:
-    """Return the largest standard deviation of a method over its seeds, in points; 0 where each has one."""
-    return max((statistics.stdev(percent(runs, metric)) for runs in found.values() if len(runs) > 1), default=0.0)
+    """Return the largest standard deviation of a method over its seeds, in points; 0 where most have one seed."""
+    trained = [percent(runs, metric) for runs in found.values() if runs]
+    several = [statistics.stdev(values) for values in trained if len(values) > 1]
+    return max(several) if several and 2 * len(several) >= len(trained) else 0.0  # a few do not speak for the others
 
 
 def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
@@ -47,7 +50,7 @@ def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
     if deviation and abs(gain) <= deviation:
         return f"cannot be told from what {of}s deviate by"
     told = "agrees" if gain > 0 else "does not agree"
-    return told if deviation else f"{told} by one {of}"
+    return told if deviation else f"{told} in one {of}"
 
 
 def without_empty(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
@@ -87,16 +90,25 @@ def findings(
     missing = (
         "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
     )
-    without = sum(not runs for runs in found.values())
-    if trained and without:
-        some = f"{without} methods" if without > 1 else "1 method"
-        missing += f" {some} without a run {'are' if without > 1 else 'is'} not in the table."
+    if trained and not all(found.values()):
+        without = [name for name, runs in found.items() if not runs]
+        missing += f" Without a run, and so not in the table, {'are' if len(without) > 1 else 'is'} {_listed(without)}."
         rows = without_empty([dict(row) for row in rows if row.get("runs") != 0], "missing")
     once = sum(len(runs) == 1 for runs in found.values())
     if once and any(len(runs) > 1 for runs in found.values()):
         some = f"{once} methods have" if once > 1 else "1 method has"
-        missing += f" {some} one run; what seeds deviate by is that of the others."
+        missing += f" {some} one run{'; what seeds deviate by is that of the others' if deviation(found) else ''}."
     settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
     if compared.file is not None:
         settings["config"] = compared.file
-    return Findings(title, text + missing, rows, figure, settings, {"runs": records(found)})
+    left = {name: left for method in compared.methods if (left := lacking(compared.seeds, found[name := method.name]))}
+    runs = records(found)
+    machines = sorted({run["machine"]["gpu"] or run["machine"]["processor"] for run in runs if "machine" in run})
+    details = {"missing": left, "trained on": machines, "runs": runs}
+    return Findings(title, text + missing, rows, figure, settings, details)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names in a row, not too many of them."""
+    more = len(names) - MANY
+    return "; ".join(names) if more <= 0 else f"{'; '.join(names[:MANY])} and {more} more"

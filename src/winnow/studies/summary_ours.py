@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from winnow.protocols.variants import Variant
 
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
+LEAST = 3  # runs of each, from which on their interval says something
 KEPT = ("sop", "inshop", "cub", "cars")  # how the names of studies' results on these sets begin
 GSP = ("GSP", "GSP + ZSR")  # what the documents compare with average pooling; other kinds of GSP are ours
 
@@ -108,7 +109,8 @@ def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         folder: Of tables as `winnow protocol` writes them.
 
     Returns:
-        A row for each comparison whose runs are all finished; and, in words, those that have some but not all.
+        A row for each comparison whose runs are all finished, or that has the same runs of both and an interval of
+        their difference; and, in words, the others that have some.
     """
     rows, unfinished = [], []
     for path in sorted(folder.glob("*.json")):
@@ -123,7 +125,7 @@ def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             if base not in methods or not added.startswith(("ccp", "gsp")):
                 continue
             both = (methods[base], one)
-            if any(each["finished"] < each["planned"] for each in both):
+            if any(each["finished"] < each["planned"] for each in both) and not _enough(content["pairs"], both):
                 counts = [f"{each['method']} {each['finished']} of {each['planned']}" for each in both]
                 told = f"{' and '.join(counts)} runs{_so_far(content['pairs'], name, base)} ({path.stem})"
                 unfinished += [told] if one["finished"] else []
@@ -135,18 +137,29 @@ def from_tables(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             dim = max(means[1])
             label = added[:3].upper() + added[3:]  # as GSP-alone
             doubt = next((half for size, half in _halves(content["pairs"], name, base) if size == dim), None)
+            some = f", {one['finished']} of {one['planned']} runs" if one["finished"] < one["planned"] else ""
             rows.append(
-                improvement(f"ours, {path.stem}", SETS[content["set"]], base, label, means[0][dim], means[1][dim], dim,
-                            doubt)
+                improvement(f"ours, {path.stem}{some}", SETS[content["set"]], base, label, means[0][dim],
+                            means[1][dim], dim, doubt)
             )  # fmt: skip
     return rows, unfinished
+
+
+def _enough(pairs: Sequence[Mapping[str, Any]], both: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two methods have the same runs, no fewer than LEAST, and an interval of their difference."""
+    base, one = both
+    return base["finished"] == one["finished"] and any(
+        pair["models"] == one["finished"] >= LEAST and pair["difference"].get("low") is not None for pair in pairs
+        if (pair["method"], pair["against"]) == (one["method"], base["method"])
+    )  # fmt: skip
 
 
 def _halves(pairs: Sequence[Mapping[str, Any]], method: str, against: str) -> Iterator[tuple[int, float]]:
     """Yield each size and half the width of the interval of the difference there."""
     for pair in pairs:
         spread = pair["difference"]
-        if (pair["method"], pair["against"], pair["metric"]) == (method, against, "MAP@R") and "low" in spread:
+        known = spread.get("low") is not None
+        if known and (pair["method"], pair["against"], pair["metric"]) == (method, against, "MAP@R"):
             yield pair["size"], (spread["high"] - spread["low"]) / 2
 
 

@@ -85,7 +85,7 @@ def curves(
         spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in shown.values()])
         axes.plot(list(shown), mean, "o-", color=colours[loss], markersize=3.5, label=loss)
         axes.fill_between(list(shown), mean - spread, mean + spread, color=colours[loss], alpha=0.15, linewidth=0)
-    shared = len(set(baselines.values())) < len(baselines)  # one of all lines has the colour of none
+    shared = len(set(baselines.values())) == 1  # one for all lines has the colour of none
     for loss, name in {name: (loss, name) for loss, name in baselines.items()}.values():
         if found[name]:
             colour = colours[""] if shared else colours[loss]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from winnow.functional import convex_hull, hull_overlap
-from winnow.report.style import INK, new_figure, styled
+from winnow.report.style import INK, MUTED, new_figure, styled
 from winnow.studies.base import Row
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def draw(runs: Sequence[Trained]) -> Figure:
         scatter(axes, run)
         score, foreign = 100 * run.numbers["MAP@R"], 100 * run.numbers["overlap"]
         axes.set_title(f"{method}: MAP@R {score:.0f} %, {foreign:.0f} % in another hull")
+    figure.supxlabel("first seed; dots: bags in their class's hull, rings: its tokens, crosses: the background's",
+                     fontsize=8, color=MUTED)  # fmt: skip
     return figure
 
 
