@@ -12,7 +12,7 @@ import pytest
 
 from tests.data import made_sets
 from winnow.data import decode, workers
-from winnow.data.sets import DATASETS, Benchmark, fold_range
+from winnow.data.sets import DATASETS, Benchmark, cub200, fold_range
 from winnow.data.sets.cars196 import Cars196, official_names
 from winnow.data.sets.cifar10 import Cifar10
 from winnow.data.sets.cifar100 import CLASSES, SUPERCLASSES, Cifar100
@@ -92,6 +92,26 @@ def test_cub_is_read_from_class_folders_alone(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "images" / "002.Bird")
     with pytest.raises(DataError, match=r"\(3 are there; the first that is not is 002\)"):
         CUB200(train=2, test=2, classes=2).load(tmp_path)
+
+
+def test_an_image_too_many_does_not_make_up_for_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cub200, "_SIZES", dict.fromkeys(range(1, 201), 2))
+    for label in range(1, 201):
+        folder = tmp_path / f"{label:03d}.Bird"
+        folder.mkdir()
+        for name in {1: "abc", 2: "a"}.get(label, "ab"):
+            (folder / f"{name}.jpg").touch()
+    birds = CUB200(train=200, test=200)
+    with pytest.raises(DataError, match=r"more images than were published: 001\.Bird \(3, published 2\)"):
+        birds.check(tmp_path)
+    (tmp_path / "001.Bird" / "c.jpg").unlink()
+    (short,) = birds.check(tmp_path)[1]
+    assert (short.found, short.expected, short.names) == (199, 200, ("002.Bird (1 of 2 images)",))
+    assert not birds.is_noted(tmp_path, short)
+    birds.note_missing(tmp_path, [short])
+    assert birds.is_noted(tmp_path, short)
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -12,6 +12,7 @@ from winnow import Embedder
 from winnow.errors import ConfigError, DataError, ModelError
 from winnow.models import BackboneConfig, Head, ModelConfig, build_backbone
 from winnow.models.config import set_apart
+from winnow.models.head import principal_directions
 from winnow.models.weights import bundled_weights, load_by_order, read_state
 from winnow.pooling import POOLINGS
 
@@ -287,6 +288,18 @@ def test_a_projection_from_principal_directions_keeps_what_a_random_one_loses() 
     projected = vectors @ rows.mT
     wide, kept = vectors.double(), projected.double()  # float32 cdist is not exact at zero
     assert torch.allclose(torch.cdist(kept, kept), torch.cdist(wide, wide), atol=1e-3)
+
+
+def test_directions_without_variance_do_not_go_by_rounding() -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(6, 20)
+    first, second = (principal_directions(each) for each in (vectors, vectors * (1 + 1e-7 * torch.randn(6, 20))))
+    assert torch.allclose(first, second, atol=1e-4)
+    assert torch.allclose(first @ first.mT, torch.eye(20, dtype=torch.float64), atol=1e-9)
+    centred = (vectors - vectors.mean(dim=0)).double()
+    assert (centred @ first[5:].mT).abs().max() < 1e-6
+    flat = principal_directions(torch.ones(3, 4))  # no variance at all
+    assert torch.allclose(flat @ flat.mT, torch.eye(4, dtype=torch.float64), atol=1e-9)
 
 
 def test_networks_that_differ_in_strides_or_input_scale_have_other_fingerprints() -> None:

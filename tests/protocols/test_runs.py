@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import MakeFolder
 from winnow.cli.main import app
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError, ModelError
 from winnow.protocols import BACKBONES, PROTOCOLS, Task, find_set, make_table, packed, write_table
 from winnow.protocols import joined as joined_module
 from winnow.protocols.joined import join
@@ -155,6 +155,7 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert CliRunner().invoke(app, [*base, "--runs", "1", "--folds", "1,2"]).exit_code == 0
     partly = (out / "table.md").read_text()
     assert "| c2 | 2 of 12 |" in partly
+    assert "A method has numbers once every fold has a run." in partly
     assert "± " not in partly.split("## Missing")[0].split("|---")[1]  # no ensemble while a fold has no run
     said = CliRunner().invoke(app, [*base, "--runs", "1"])
     assert said.exit_code == 0
@@ -167,6 +168,7 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert "--note 'Images of half their size.'" in noted.split("## Missing")[1]
     rows = list(csv.DictReader((out / "table.csv").open()))
     assert (rows[0]["finished"], rows[0]["planned"]) == ("4", "12")
+    assert rows[0]["16-D MAP@R std"] == ""
     assert rows[0]["16-D MAP@R low"] == ""  # a single run of each fold says nothing about how sure it is
     saved = json.loads((out / "table.json").read_text())
     assert saved["rows"][0]["finished"] == len(saved["runs"]) == 4
@@ -315,6 +317,42 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(make_folder: MakeFolder, 
     assert "method=ms,run=1: test MAP@R" in said.output
     assert said.exception is not None
     assert "1 run failed (method=c2,run=1)" in str(said.exception)
+
+
+def test_what_is_not_there_is_told_before_anything_is_trained(make_folder: MakeFolder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["protocol", "fair", "cub200", "c2", "--data", str(tmp_path / "nowhere"), "-o", str(out), *WORDS]
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, DataError)
+    assert "winnow datasets get cub200" in str(error)
+    photos = make_folder(classes=8, images=3, size=16)
+    words = [
+        "protocol",
+        "conventional",
+        str(photos),
+        "c2",
+        "-o",
+        str(out),
+        *WORDS,
+        f"backbone.weights={tmp_path}/no.pth",
+    ]
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, ModelError)
+    assert "no.pth: put the network's weights there" in str(error)
+    assert not out.exists()
+
+
+def test_prototypes_that_were_never_set_are_told(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=8, images=3, size=16)
+    words = [*WORDS, "train.warm_up=0", "pooling.memory=100000"]
+    task = make_task(photos, tmp_path / "out", "c2+gsp", protocol="conventional", words=words, runs=[1])
+    trials = task.trials()
+    (outcome,) = task.train(trials, packed())
+    assert outcome.result is not None
+    assert not outcome.result["prototypes_ready"]
+    table = make_table(task, trials)
+    assert "Of the runs of c2+gsp 1 has its best weights from before the prototypes were set" in markdown(task, table)
+    assert table.records[0]["prototypes_ready"] is False
 
 
 def test_a_reason_that_runs_share_is_told_once(make_folder: MakeFolder, tmp_path: Path) -> None:

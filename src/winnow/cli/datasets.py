@@ -122,6 +122,8 @@ def _tell(one: Dataset, place: Path, short: list[Shortfall], allow_missing: bool
     if any(part.found > part.expected for part in short):
         raise DataError(f"{place}: {told}; there are more images than were published: remove what is not of the set")
     if not allow_missing:
+        if all(one.is_noted(place, part) for part in short):
+            raise DataError(f"{place}: {told}; that is noted, so that it can be used, and every result tells")
         raise DataError(f"{place}: {told}; --allow-missing notes that, and every result tells")
     one.note_missing(place, short)
     say(f"{place}: {told}; noted in {place / 'missing.json'}, and told with every result")

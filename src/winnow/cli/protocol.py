@@ -49,6 +49,7 @@ def protocol(
     from winnow.cli.console import out, say
     from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
     from winnow.protocols.runs import named_backbone
+    from winnow.protocols.there import check_there
     from winnow.protocols.variants import Variant, is_method
     from winnow.protocols.write import markdown
 
@@ -70,6 +71,8 @@ def protocol(
         runs=numbers("--runs", runs), note=note,
     )  # fmt: skip
     trials = task.trials()
+    if not only_finished:
+        check_there(task, trials)
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
     table = make_table(task, trials)
     out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
@@ -129,6 +132,8 @@ def _told(outcome: Outcome, reasons: set[str]) -> str:
     metrics = outcome.result["metrics"]
     split = "test" if "test" in metrics else "val"
     best = f"best at step {outcome.result['best_step']} of {outcome.result['steps']}"
+    if not outcome.result["prototypes_ready"]:
+        best += ", before the prototypes were set from data: this is average pooling"
     return f"{outcome.run.name}: {split} MAP@R {100 * metrics[split]['MAP@R']:.2f}, {best}"
 
 

@@ -13,6 +13,9 @@ from winnow.pooling import POOLINGS, Pooling
 from winnow.pooling.base import as_tokens
 from winnow.pooling.prototypes import PrototypePooling
 
+NO_VARIANCE = 1e-10
+"""Of the largest: what rounding makes of none in features of single precision."""
+
 
 class Head(nn.Module):
     """Local features (B, C, H, W) or (B, N, C) to embeddings (B, dim).
@@ -92,9 +95,22 @@ class Head(nn.Module):
 
 @torch.no_grad()
 def principal_directions(vectors: Tensor) -> Tensor:
-    """Return the principal directions (C, C) of vectors (N, C), as rows, that of the most variance first."""
+    """Return the principal directions (C, C) of vectors (N, C), as rows, that of the most variance first.
+
+    Those without variance, of which few images leave many, are any that are at right angles to the others. Which ones
+    is settled here and not by rounding, or runs would differ with the number of threads.
+    """
     vectors = vectors.double().cpu()  # once, and the same on every device
     centred = vectors - vectors.mean(dim=0)
-    directions: Tensor = torch.linalg.eigh(centred.mT @ centred).eigenvectors.flip(1).mT
+    variances, columns = torch.linalg.eigh(centred.mT @ centred)
+    directions: Tensor = columns.flip(1).mT
+    rank = int((variances > NO_VARIANCE * variances.max()).sum())
+    if rank < len(directions):
+        others = torch.randn(
+            len(directions), len(directions) - rank, generator=torch.Generator().manual_seed(0)
+        ).double()
+        kept = directions[:rank].mT
+        others -= kept @ (kept.mT @ others)
+        directions = torch.cat([kept, torch.linalg.qr(others).Q], dim=1).mT
     # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
     return directions * torch.where(directions.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)

@@ -11,7 +11,7 @@ from winnow.training.folder import RunFolder
 
 _KEPT = (
     "command", "commit", "winnow", "machine", "versions", "config", "data", "metrics", "steps", "best_step", "seconds",
-    "problems",
+    "problems", "prototypes_ready",
 )  # fmt: skip
 
 

@@ -197,4 +197,9 @@ def _notes(task: Task, results: Results) -> list[str]:
             had = "had its" if idle == 1 else "had their"
             notes.append(f"Of the {some} of {method} {idle} {had} best validation before the first step: there the "
                          "network is untrained.")  # fmt: skip
+        early = sum(not result.get("prototypes_ready", True) for result in of_method)
+        if early:
+            have = "has its" if early == 1 else "have their"
+            notes.append(f"Of the runs of {method} {early} {have} best weights from before the prototypes were set "
+                         "from data: there it is average pooling.")  # fmt: skip
     return notes

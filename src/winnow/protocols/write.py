@@ -55,7 +55,9 @@ def about(task: Task, table: Table) -> str:
     documents = f" Beside them the documents' numbers, made with {theirs}." if theirs else ""
     settings = [f"Settings other than the protocol's: {', '.join(f'`{word}`' for word in task.words)}."]
     steps = "Steps are those to the best weights, the mean over runs."
-    return " ".join([f"In percent. {told}{documents} {steps}", *table.notes, *(settings if task.words else [])])
+    waiting = any(row.finished and not row.cells for row in table.rows)
+    folds = ["A method has numbers once every fold has a run."] if waiting else []
+    return " ".join([f"In percent. {told}{documents} {steps}", *folds, *table.notes, *(settings if task.words else [])])
 
 
 def _numbers(protocol: Protocol, *, once: bool) -> str:
@@ -112,7 +114,8 @@ def comma_separated(table: Table) -> str:
             name = f"{cell.size}-D {cell.metric}"
             over, document = cell.spread, cell.document
             numbers = {
-                "": cell.value, " mean": over.mean, " std": over.std, " low": over.low, " high": over.high,
+                "": cell.value, " mean": over.mean, " std": None if _has_single(over) else over.std,
+                " low": over.low, " high": over.high,
                 " documents": None if document is None else document.value,
                 " documents std": None if document is None else document.std,
                 " documents table": None if document is None else document.table,

@@ -134,8 +134,8 @@ class Dataset(ABC):
         root = Path(root)
         if not root.is_dir():
             raise DataError(
-                f"there is no folder {root}: `winnow datasets get {self.name}` puts {self.title} there, or name "
-                "another with data.root"
+                f"there is no folder {root}: `winnow datasets get {self.name}` puts {self.title} there; if it is in "
+                "another, name that (--data or data.root)"
             )
         contents = self.read(root)
         for part, count in self.classes.items():
@@ -164,6 +164,14 @@ class Dataset(ABC):
         else:
             path.unlink(missing_ok=True)
 
+    def is_noted(self, root: Path, short: Shortfall) -> bool:
+        """Whether what a part lacks was noted by `note_missing`.
+
+        Raises:
+            DataError: when the note cannot be read.
+        """
+        return _covers(read_record(root).get(self.name, {}).get(short.part), short)
+
     def load(self, root: str | Path | None = None) -> Benchmark:
         """Read a folder, and refuse it if images are missing that were not noted by `note_missing`.
 
@@ -175,9 +183,8 @@ class Dataset(ABC):
         """
         place = self.default_root if root is None else Path(root)
         contents, short = self.check(place)
-        known = read_record(place).get(self.name, {})
         for one in short:
-            if not _covers(known.get(one.part), one):
+            if not self.is_noted(place, one):
                 raise DataError(
                     f"{place}: {one.told()}. `winnow datasets verify {self.name} {place}` lists them; with "
                     "--allow-missing they are noted, and every result tells"

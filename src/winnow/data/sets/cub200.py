@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from winnow.data.fileset import first_few
 from winnow.data.sets.base import Contents, Dataset, Source
 from winnow.data.sets.listed import Row, class_folders, find, lines, listed, refuse, subfolders
 from winnow.errors import DataError
@@ -59,14 +60,18 @@ class CUB200(Dataset):
         found = class_folders(root, first, folders, parts)
         if half != 100:
             return found
-        absent = {
-            part: tuple(
-                f"{folders[label]} ({size} of {_SIZES.get(label + 1, 60)} images)"
-                for label, size in zip(labels, _sizes(found, part), strict=True)
-                if size != _SIZES.get(label + 1, 60)
-            )
-            for part, labels in parts.items()
-        }
+        absent: dict[str, tuple[str, ...]] = {}
+        for part, of_part in parts.items():
+            sizes = [(folders[label], size, _SIZES.get(label + 1, 60))
+                     for label, size in zip(of_part, _sizes(found, part), strict=True)]  # fmt: skip
+            # One too many would make up for one that is missing elsewhere.
+            over = [f"{name} ({size}, published {whole})" for name, size, whole in sizes if size > whole]
+            if over:
+                raise DataError(
+                    f"{root}: classes have more images than were published: {first_few(over, 5)}; remove what is not "
+                    "of the set"
+                )
+            absent[part] = tuple(f"{name} ({size} of {whole} images)" for name, size, whole in sizes if size < whole)
         return Contents(found.parts, absent)
 
     def _by_labels(self, root: Path, folder: Path, parts: dict[str, range]) -> Contents:
