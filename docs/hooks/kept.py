@@ -42,6 +42,8 @@ def studies() -> str:
             if not is_full:
                 lines += [f"In its small setting. Missing is its full one: `winnow study {name} --full`.", ""]
             lines += shown(kept, first)
+        for picture in sorted((RESULTS.parent / "small").glob(f"{name.replace('-', '_')}_*.png")):
+            lines += ["On the embedded set, in the small setting:", "", image(picture.read_bytes(), "png", first), ""]
         frozen = RESULTS.parent / "frozen" / file
         if frozen.is_file():
             lines += ["The full setting with a backbone that is not trained, on a CPU:", "", *shown(frozen, first)]
@@ -55,8 +57,13 @@ def shown(kept: Path, first: str) -> list[str]:
     picture = kept.with_suffix(".svg").read_text(encoding="utf-8")
     inner = picture[picture.index("<svg") :]
     # As an image its ids and styles are its own.
-    image = f'<img alt="{first}" src="data:image/svg+xml;base64,{b64encode(inner.encode()).decode()}">'
-    return [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), "", image, ""]
+    shown = image(inner.encode(), "svg+xml", first)
+    return [kept.read_text(encoding="utf-8").partition("\n")[2].strip(), "", shown, ""]
+
+
+def image(content: bytes, kind: str, first: str) -> str:
+    """A picture inside the page."""
+    return f'<img alt="{first}" src="data:image/{kind};base64,{b64encode(content).decode()}">'
 
 
 def protocols() -> str:

@@ -16,7 +16,7 @@ from winnow.data.sets.cifar_collage import CifarCollage
 from winnow.errors import DataError
 from winnow.pooling import POOLINGS
 from winnow.studies import collage, collage_pictures
-from winnow.studies.base import Task
+from winnow.studies.base import Task, write_findings
 from winnow.studies.collage import DISTILLED, FULL, SMALL, TRAINING
 from winnow.studies.collage_report import table, told
 from winnow.studies.made_cifar import make_cifar
@@ -95,9 +95,11 @@ def test_the_whole_study_on_a_few_pictures(tmp_path: Path, monkeypatch: pytest.M
     assert "missing" not in found.rows[0]
     assert "40 training images of 40 classes" in found.text
     assert "100 training images of 100 classes" in found.text
-    assert "the documents report" not in found.text, "made-up pictures bear no claim"
+    assert "which this size is too small to check" in found.text
+    assert "other poolings are left to the full size" in found.text
     assert len(found.details["runs"]) == 6
-    assert (task.runs / "heat_maps.png").stat().st_size > 0
+    assert list(found.pictures) == ["heat_maps"]
+    assert (tmp_path / "out" / "collage_heat_maps.png") in write_findings("collage", found, tmp_path / "out")
     assert len(found.figure.axes) == 2
     json.dumps(found.details)
 
@@ -142,7 +144,7 @@ def test_the_text_stands_beside_the_documents(others: dict[str, float | None], s
     assert f"with ZSR {48.5 - values['GAP']:+.1f}; the distilled bound is {55 - values['GAP']:+.1f}" in text
     assert ("runs are in" in text) == (None in values.values())
     assert (
-        f"at most 1,500 steps. By validation the weights before training were the best of {DISTILLED} with C2." in text
+        f"at most 1,500 steps. By validation the weights before training were the best of {DISTILLED} (C2, training classes)." in text
     )
 
 

@@ -67,6 +67,7 @@ class Findings:
         figure: The picture.
         settings: What was asked for.
         details: Further numbers, for the JSON file alone.
+        pictures: Further pictures, of images, by what they show.
     """
 
     title: str
@@ -75,6 +76,7 @@ class Findings:
     figure: Figure
     settings: Mapping[str, Any]
     details: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Mapping[str, Figure] = field(default_factory=dict)
 
 
 Study = Callable[[Task], Findings]
@@ -115,7 +117,7 @@ def telling_settings(findings: Findings, words: Sequence[str]) -> Findings:
 
 
 def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
-    """Write NAME.csv, .md, .svg, .png and .json into a folder; return their paths.
+    """Write NAME.csv, .md, .svg, .png and .json, and NAME_KEY.png of further pictures; return their paths.
 
     Raises:
         OutputError: when one cannot be written.
@@ -130,6 +132,9 @@ def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
     write_text(paths["md"], f"# {findings.title}\n\n{findings.text}\n\n{markdown_rows(findings.rows, columns)}")
     save(findings.figure, paths["svg"])
     save(findings.figure, paths["png"])
+    for key, picture in findings.pictures.items():
+        paths[key] = folder / f"{name}_{key}.png"
+        save(picture, paths[key])
     content = {"name": name, "title": findings.title, **provenance(), "settings": dict(findings.settings),
                "text": findings.text, "rows": [dict(row) for row in findings.rows], **findings.details}  # fmt: skip
     write_text(paths["json"], json.dumps(content, indent=2) + "\n")

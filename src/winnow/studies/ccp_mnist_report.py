@@ -102,8 +102,10 @@ def told(rows: list[dict[str, Any]], where: str) -> str:
         ccp = [run for (name, _), run in runs.items() if name == "CCP"]
         first, last = [run[0][key] for run in ccp], [run[-1][key] for run in ccp]
         factor = 100 if key == "test MAP@R" else 1
-        fell = sum(after < before for before, after in zip(first, last, strict=True))
-        return f"from {shown(first, factor)} to {shown(last, factor)} (lower in {fell} of {len(ccp)} runs)"
+        lower = key != "test MAP@R"
+        moved = sum((after < before) == lower for before, after in zip(first, last, strict=True))
+        way = "lower" if lower else "higher"
+        return f"from {shown(first, factor)} to {shown(last, factor)} ({way} in {moved} of {len(ccp)} runs)"
 
     def checked(before: list[float], after: list[float], sign: int = 1) -> str:
         """Say whether what was to grow (or, with -1, to fall) did, by more than seeds deviate."""

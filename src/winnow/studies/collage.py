@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,7 @@ from winnow.data.sets import DATASETS
 from winnow.data.sets.cifar100 import CLASSES
 from winnow.data.sets.cifar_collage import CifarCollage
 from winnow.studies.base import Findings, Task, with_runs
-from winnow.studies.collage_pictures import draw, save_heat_maps
+from winnow.studies.collage_pictures import draw, draw_heat_maps
 from winnow.studies.collage_report import table, told
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
@@ -21,6 +21,9 @@ from winnow.studies.outcomes import records
 from winnow.studies.poolings import LARGE, LOSSES, every_pooling
 from winnow.studies.pretrain import Recipe, pretrain, read_record
 from winnow.training.prepare import load_data
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The documents' settings: Adam 1e-3, batches of 16 x 4, no augmentation, batch norm that learns; GSP's m, mu and eps.
 WORDS = [
@@ -148,7 +151,6 @@ def run(task: Task, size: Size) -> Findings:
     records_of = {name: read_record(path) for name, path in weights_of(task.runs).items()}
     by_place = {(seen, loss): {name: found[f"{name}, {loss}, {seen}"] for name in size.methods}
                 for seen in weights_of(task.runs) for loss in LOSSES}  # fmt: skip
-    _heat_maps(task, compared)
     command = task.command("collage")
     made = size.made is not None and task.data is None
     return Findings(
@@ -163,6 +165,7 @@ def run(task: Task, size: Size) -> Findings:
             "runs": _runs(found),
             "words": {method.name: list(method.words) for method in compared.methods},
         },
+        pictures=_heat_maps(task, compared),
     )
 
 
@@ -171,8 +174,8 @@ def _runs(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, An
     return [{key: value for key, value in one.items() if key != "config"} for one in records(found)]
 
 
-def _heat_maps(task: Task, compared: Comparison) -> None:
-    """Draw what models look at beside their runs, where models and images are there."""
+def _heat_maps(task: Task, compared: Comparison) -> dict[str, Figure]:
+    """Draw what models look at, where models and images are there."""
     models, config = {}, None
     for method in compared.methods:
         name = method.name.removesuffix(f", C2, {TRAINING}")
@@ -181,8 +184,7 @@ def _heat_maps(task: Task, compared: Comparison) -> None:
             if run.folder.is_finished and run.folder.model_folder.is_dir():
                 models[name], config = run.folder.model_folder, run.config
     if config is None or not Path(config.data.root or DATASETS[config.data.path].default_root).is_dir():
-        return
+        return {}
     splits = load_data(config, task.shared)
     assert splits.test is not None, "the set has test classes"
-    save_heat_maps(task.runs / "heat_maps.png", models, splits.train, splits.test)
-    task.note(f"wrote {task.runs / 'heat_maps.png'}")
+    return {"heat_maps": draw_heat_maps(models, splits.train, splits.test)}

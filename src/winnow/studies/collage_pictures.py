@@ -13,7 +13,7 @@ from PIL import Image
 from winnow.data import ImageSet
 from winnow.models import Embedder
 from winnow.report.heatmap import overlay
-from winnow.report.style import INK, method_colours, new_figure, save, styled
+from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.collage_report import Places
 from winnow.studies.outcomes import percent
 
@@ -59,11 +59,10 @@ def draw(found: Places, bound: str) -> Figure:
 
 
 @styled
-def save_heat_maps(path: Path, models: Mapping[str, Path], train: ImageSet, test: ImageSet) -> None:
+def draw_heat_maps(models: Mapping[str, Path], train: ImageSet, test: ImageSet) -> Figure:
     """Draw what models look at in a few training and test collages: a row for each, a column for each model.
 
     Args:
-        path: The picture.
         models: What to call each model, and its folder.
         train: Collages, of which some are drawn.
         test: Likewise.
@@ -87,7 +86,7 @@ def save_heat_maps(path: Path, models: Mapping[str, Path], train: ImageSet, test
             axes.grid(False)
             axes.set_title(name if row == 0 else "", loc="center")
             axes.set_ylabel(kind if column == 0 else "")
-    save(figure, path)
+    return figure
 
 
 def _enlarged(image: Image.Image) -> Image.Image:

@@ -14,7 +14,6 @@ from winnow.data.sets import DATASETS
 from winnow.functional import NORMALISE, clip_norm, pairwise_distance
 from winnow.models.embedder import grid_shape
 from winnow.pooling import GSP
-from winnow.report.style import save
 from winnow.studies.base import Findings, Task, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
@@ -138,12 +137,12 @@ def study(task: Task) -> Findings:
     record = read_record(task.runs / "pretrained" / "cifar100.safetensors") if CIFAR100 in begun else None
     text = told(rows, pairs, small=task.small, early=early, splits=SPLITS, ridge=RIDGE, pretrained=record)
     pictured = {name: each[0] for name, each in seen.items() if each}
-    if pictured:
-        save(overlays(pictured), task.runs / "prototypes.png")
-        task.note(f"prototypes over images: {task.runs / 'prototypes.png'}")
     figure = draw(pictured, accuracies)
     title = "Zero-shot prediction of class embeddings"
     made = findings(task, "zero-shot", title, text, compared, found, figure, rows)
     kept = {} if task.small else {name: [one.attributes.tolist() for one in each] for name, each in seen.items()}
     settings = {**made.settings, "splits": SPLITS, "ridge": RIDGE, "prototypes": PROTOTYPES}
-    return replace(made, settings=settings, details={**made.details, "pretraining": record, "attributes": kept})
+    return replace(
+        made, settings=settings, details={**made.details, "pretraining": record, "attributes": kept},
+        pictures={"prototypes": overlays(pictured)} if pictured else {},
+    )  # fmt: skip

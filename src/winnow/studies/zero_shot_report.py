@@ -149,12 +149,14 @@ def told(
             spread = max(before[f"{measure} sd"] or 0.0, after[f"{measure} sd"] or 0.0)
             gains.append((gain, spread))
             deviate = f"seeds deviate by up to {spread:.1f}" if spread else "one seed"
-            outcomes.append(f"{after[key]:.1f} % after {before[key]:.1f} % by {measure} ({gain:+.1f}, {deviate})")
+            outcomes.append(
+                f"by {measure} {after[key]:.1f} % with ZSR and {before[key]:.1f} % without ({gain:+.1f}, {deviate})"
+            )
         use, share = ((before[column], after[column]) for column in COUNTS)
         lines.append(
-            f"{name}, lambda {weight:g}: {' and '.join(outcomes)}; a class uses {use[1]:.1f} prototypes after "
-            f"{use[0]:.1f}, which are {sharing(*share)}; MAP@R of retrieval {after['MAP@R']:.1f} after "
-            f"{before['MAP@R']:.1f}."
+            f"{name}, lambda {weight:g}: {', '.join(outcomes)}; a class uses {use[1]:.1f} prototypes "
+            f"instead of {use[0]:.1f}, which are {sharing(*share)}; MAP@R of retrieval is {after['MAP@R']:.1f} instead "
+            f"of {before['MAP@R']:.1f}."
         )
     parts += [concluded(gains), *lines] if gains else lines
     if early:
