@@ -144,7 +144,8 @@ def test_the_text_stands_beside_the_documents(others: dict[str, float | None], s
     assert f"with ZSR {48.5 - values['GAP']:+.1f}; the distilled bound is {55 - values['GAP']:+.1f}" in text
     assert ("runs are in" in text) == (None in values.values())
     assert (
-        f"at most 1,500 steps. By validation the weights before training were the best of {DISTILLED} (C2, training classes)." in text
+        f"at most 1,500 steps. By validation the weights before training were the best of {DISTILLED} (C2, training classes)."
+        in text
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from winnow.errors import DataError
 from winnow.studies import STUDIES, Task, summary
-from winnow.studies.summary_ours import from_studies
+from winnow.studies.summary_ours import from_studies, from_tables
 
 
 def test_rows_are_the_tables_own():
@@ -114,3 +114,38 @@ def test_tables_of_protocols_count_once_all_runs_are_finished(tmp_path):
         "Left out until their runs are finished: c1+ccp 2 of 3 and c1+ccp+gsp 3 of 3 runs (conventional-cars196); "
         "c2 12 of 12 and c2+gsp-alone 5 of 12 runs, over 5 of each -0.27 points (fair-cub200)."
     )
+
+
+def test_one_comparison_does_not_speak_for_all() -> None:
+    def row(points: float, doubt: float) -> dict[str, Any]:
+        return {"source": "ours, x", "method": "c2", "added": "GSP", "points": points, "relative, %": points,
+                "points in doubt": doubt}  # fmt: skip
+
+    def outcome(*rows: dict[str, Any]) -> str:
+        return summary.told(rows)[-1].rpartition("what it is added to ")[2]
+
+    assert outcome(row(2.0, 0.5), row(1.0, 0.5)) == "agrees."
+    assert outcome(row(2.0, 0.5), row(0.1, 0.5)) == "agrees in 1 of 2 alone."
+    assert outcome(row(-2.0, 0.5), row(0.1, 0.5)) == "does not agree."
+    assert outcome(row(0.2, 0.5)) == "cannot be told yet."
+
+
+def test_a_table_with_runs_missing_counts_once_it_has_an_interval(tmp_path: Path) -> None:
+    def table(finished: int, low: float | None) -> dict[str, Any]:
+        def cell(mean: float) -> list[dict[str, Any]]:
+            return [{"size": 512, "metric": "MAP@R", "spread": {"mean": mean}}]
+
+        pair = {"method": "c2+gsp", "against": "c2", "size": 512, "metric": "MAP@R", "models": finished,
+                "difference": {"mean": 2.0, "low": low, "high": None if low is None else 2.5}}  # fmt: skip
+        rows = [{"method": name, "finished": finished, "planned": 12, "cells": cell(mean)}
+                for name, mean in (("c2", 18.0), ("c2+gsp", 20.0))]  # fmt: skip
+        return {"protocol": {"judged": "test"}, "set": "cub200", "rows": rows, "pairs": [pair]}
+
+    for finished, low, counted in ((8, 1.5, True), (4, None, False), (2, 1.5, False)):
+        (tmp_path / "fair.json").write_text(json.dumps(table(finished, low)))
+        rows, unfinished = from_tables(tmp_path)
+        assert len(rows) == counted
+        assert len(unfinished) == (not counted)
+        if counted:
+            assert rows[0]["source"] == "ours, fair, 8 of 12 runs"
+            assert rows[0]["points in doubt"] == 0.5

@@ -103,7 +103,8 @@ def told(own: Sequence[Row]) -> list[str]:
         ahead, behind = (sum(sign * row["points"] > 0 for row in sure) for sign in (1, -1))
         outcome = (
             "cannot be told yet" if not sure
-            else "agrees" if not behind else "does not agree" if not ahead else "agrees in part"
+            else "does not agree" if not ahead
+            else "agrees" if ahead == len(known) else f"agrees in {ahead} of {len(known)} alone"
         )  # fmt: skip
         parts.append(
             f"Of our {len(rows)} comparisons with {added} {sum(row['points'] > 0 for row in rows)} go the documents' "
