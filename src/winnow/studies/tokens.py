@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -142,13 +144,25 @@ def trained(task: Task, setting: Setting, method: Method, seed: int) -> Trained:
     """
 
     def make() -> Kept:
-        run = train(setting, method, seed)
+        with one_thread():
+            run = train(setting, method, seed)
         return Kept(run.numbers, {"tokens": run.tokens, "embedded": run.embedded, "labels": run.labels})
 
     asked = {"setting": {**asdict(setting), "background": list(setting.background)}, "method": method, "seed": seed}
     kept = need_run(task, f"{method}-margin-{setting.margin}-seed{seed}", asked, make)
     tokens, embedded, labels = (kept.tensors[key] for key in ("tokens", "embedded", "labels"))
     return Trained(setting, method, seed, tokens, embedded, labels, dict(kept.numbers))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one core: steps this small cost more to share than to do, many times so beside other programs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def settings(small: bool) -> tuple[list[Setting], int]:
