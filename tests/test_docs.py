@@ -71,7 +71,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         Search(None, settings, space, Path()).lowest()
     if words[1] == "study" and (study := context.params["name"]) is not None:
         assert study in (*STUDIES, "all")
-    if words[1] == "protocol":
+    if words[1] == "protocol" and context.params["name"] is not None:
         monkeypatch.chdir(tmp_path)
         Path("photos").mkdir()  # the folder of one's own that pages speak of
         kind, on = find_protocol(context.params["name"], context.params["chapter"]), find_set(context.params["target"])

@@ -43,7 +43,9 @@ def studies() -> str:
                 lines += [f"In its small setting. Missing is its full one: `winnow study {name} --full`.", ""]
             lines += shown(kept, first)
         for picture in sorted((RESULTS.parent / "small").glob(f"{name.replace('-', '_')}_*.png")):
-            lines += ["On the embedded set, in the small setting:", "", image(picture.read_bytes(), "png", first), ""]
+            if picture.with_suffix(".json").is_file():
+                continue  # the figure of a study whose name begins alike
+            lines += ["In the small setting:", "", image(picture.read_bytes(), "png", first), ""]
         frozen = RESULTS.parent / "frozen" / file
         if frozen.is_file():
             lines += ["The full setting with a backbone that is not trained, on a CPU:", "", *shown(frozen, first)]

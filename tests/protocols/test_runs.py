@@ -351,7 +351,7 @@ def test_prototypes_that_were_never_set_are_told(make_folder: MakeFolder, tmp_pa
     assert outcome.result is not None
     assert not outcome.result["prototypes_ready"]
     table = make_table(task, trials)
-    assert "Of the runs of c2+gsp 1 has its best weights from before the prototypes were set" in markdown(task, table)
+    assert "Of the 1 run of c2+gsp 1 has its best weights from before the prototypes were set" in markdown(task, table)
     assert table.records[0]["prototypes_ready"] is False
 
 

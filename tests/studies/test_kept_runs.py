@@ -23,7 +23,7 @@ def test_a_run_is_trained_once_and_read_as_it_was(tmp_path: Path) -> None:
         trained.append(made)
         return made
 
-    asked = {"method": "a", "seed": 0}
+    asked = {"method": "a", "seed": 0, "share": (0.5, 0.1)}
     task = Task(small=True, runs=tmp_path / "runs")
     finished = Task(small=True, runs=tmp_path / "runs", only_finished=True)
     assert keep_run(finished, "a-seed0", asked, train) is None
@@ -48,6 +48,9 @@ def test_a_setting_that_a_run_did_not_know_has_its_default(tmp_path: Path) -> No
     kept = keep_run(task, "a", {"config": config}, lambda: Kept({"score": 2}))
     assert kept is not None
     assert kept.numbers == {"score": 1}
+    keep_run(task, "unknown", {"config": {**config, "bogus": 1}}, lambda: Kept({}))
+    with pytest.raises(ConfigError, match=r"unknown\.safetensors: there is no setting 'bogus'"):
+        keep_run(task, "unknown", {"config": config}, lambda: Kept({}))
     other = {**config, "train": {**config["train"], "warm_up": 7}}
     with pytest.raises(ConfigError, match="other data or settings"):
         keep_run(task, "a", {"config": other}, lambda: Kept({"score": 2}))

@@ -49,7 +49,6 @@ def protocol(
     from winnow.cli.console import out, say
     from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
     from winnow.protocols.runs import named_backbone
-    from winnow.protocols.there import check_there
     from winnow.protocols.variants import Variant, is_method
     from winnow.protocols.write import markdown
 
@@ -71,8 +70,6 @@ def protocol(
         runs=numbers("--runs", runs), note=note,
     )  # fmt: skip
     trials = task.trials()
-    if not only_finished:
-        check_there(task, trials)
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
     table = make_table(task, trials)
     out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
@@ -91,6 +88,7 @@ def _train(
     """Train what is wanted; return the names of runs that failed."""
     from winnow.cli.console import ConsoleMonitor, bars, err
     from winnow.protocols import on_ray, packed
+    from winnow.protocols.there import check_there
 
     shown = bars()
     monitors = {id(trial.planned): ConsoleMonitor(trial.planned.name, shown) for trial in trials}
@@ -110,6 +108,8 @@ def _train(
         train = on_ray(gpus=_default_share() if gpus is None else gpus, address=address)
     else:
         raise ConfigError(f"--engine {engine}: it is packed or ray")
+    if address is None:  # the disk of a cluster need not be here
+        check_there(task, trials)
     with shown:
         outcomes = task.train(trials, train, ended)
     return [outcome.run.name for outcome in outcomes if outcome.error is not None]
@@ -132,7 +132,7 @@ def _told(outcome: Outcome, reasons: set[str]) -> str:
     metrics = outcome.result["metrics"]
     split = "test" if "test" in metrics else "val"
     best = f"best at step {outcome.result['best_step']} of {outcome.result['steps']}"
-    if not outcome.result["prototypes_ready"]:
+    if not outcome.result.get("prototypes_ready", True):
         best += ", before the prototypes were set from data: this is average pooling"
     return f"{outcome.run.name}: {split} MAP@R {100 * metrics[split]['MAP@R']:.2f}, {best}"
 

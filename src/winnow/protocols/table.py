@@ -192,14 +192,14 @@ def _notes(task: Task, results: Results) -> list[str]:
     for method in task.methods:
         of_method = [result for (name, _, _), result in results.items() if name == method]
         idle = sum(result["best_step"] == 0 for result in of_method)
+        some = "1 run" if len(of_method) == 1 else f"{len(of_method)} runs"
         if idle:
-            some = "1 run" if len(of_method) == 1 else f"{len(of_method)} runs"
             had = "had its" if idle == 1 else "had their"
             notes.append(f"Of the {some} of {method} {idle} {had} best validation before the first step: there the "
                          "network is untrained.")  # fmt: skip
-        early = sum(not result.get("prototypes_ready", True) for result in of_method)
+        early = sum(result["best_step"] > 0 and not result.get("prototypes_ready", True) for result in of_method)
         if early:
             have = "has its" if early == 1 else "have their"
-            notes.append(f"Of the runs of {method} {early} {have} best weights from before the prototypes were set "
+            notes.append(f"Of the {some} of {method} {early} {have} best weights from before the prototypes were set "
                          "from data: there it is average pooling.")  # fmt: skip
     return notes

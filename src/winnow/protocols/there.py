@@ -18,13 +18,12 @@ def check_there(task: Task, trials: Sequence[Trial]) -> None:
         ModelError: naming the file.
     """
     configs = [trial.planned.config for trial in trials if task.wants(trial) and trial.result() is None]
-    for config in configs[:1]:  # runs differ in folds and methods, not in these
-        published = DATASETS[task.target.name] if task.target.path is None else None
-        if published is not None:
-            place = published.default_root if config.data.root is None else Path(config.data.root)
-            if not place.is_dir():
-                published.check(place)  # says where it can be had
-        weights = config.backbone.weights
+    if configs and task.target.path is None:
+        published, root = DATASETS[task.target.name], configs[0].data.root  # that of all runs
+        place = published.default_root if root is None else Path(root)
+        if not place.is_dir():
+            published.check(place)  # says where it can be had
+    for weights in dict.fromkeys(config.backbone.weights for config in configs):
         if "/" in weights and not Path(weights).is_file():
             raise ModelError(f"there is no file {weights}: put the network's weights there, or name them "
                              "(backbone.weights=FILE)")  # fmt: skip

@@ -49,7 +49,8 @@ def title(task: Task) -> str:
 def about(task: Task, table: Table) -> str:
     """Return what the numbers are, in a paragraph."""
     protocol = task.protocol
-    told = _numbers(protocol, once=all(_has_single(cell.spread) for row in table.rows for cell in row.cells))
+    cells = [cell for row in table.rows for cell in row.cells]
+    told = _numbers(protocol, once=bool(cells) and all(_has_single(cell.spread) for cell in cells))
     networks = {c.document.backbone for row in table.rows for c in row.cells if c.document is not None}
     theirs = " and ".join(sorted(BACKBONES[name].title for name in networks))
     documents = f" Beside them the documents' numbers, made with {theirs}." if theirs else ""

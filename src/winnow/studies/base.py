@@ -142,7 +142,9 @@ def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
 
 
 def markdown_rows(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return rows as a Markdown table; numbers with four digits, what is missing as a dash."""
+    """Return rows as a Markdown table; numbers with about four digits, what is missing as a dash."""
+    if not columns:
+        return ""
     filled = [[column, *_cells([row.get(column) for row in rows])] for column in columns]
     lines = ["| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in zip(*filled, strict=True)]
     lines.insert(1, "|---" * len(columns) + "|")

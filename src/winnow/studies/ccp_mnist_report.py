@@ -103,7 +103,7 @@ def told(rows: list[dict[str, Any]], where: str) -> str:
         first, last = [run[0][key] for run in ccp], [run[-1][key] for run in ccp]
         factor = 100 if key == "test MAP@R" else 1
         lower = key != "test MAP@R"
-        moved = sum((after < before) == lower for before, after in zip(first, last, strict=True))
+        moved = sum(after < before if lower else after > before for before, after in zip(first, last, strict=True))
         way = "lower" if lower else "higher"
         return f"from {shown(first, factor)} to {shown(last, factor)} ({way} in {moved} of {len(ccp)} runs)"
 

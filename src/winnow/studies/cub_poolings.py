@@ -83,10 +83,13 @@ def _standing(reached: Mapping[str, float]) -> str:
         return f"{told}."
     lead = reached["GSP + ZSR"] - reached[rivals[0]]
     near = [f"{name} ({reached[name] - reached['GSP + ZSR']:+.2f})" for name in ON_PAR if name in reached]
+    told += (
+        f", that it is of the best other, {rivals[0]}, {verdict(lead, DEVIATION, of='run')} ({lead:+.2f}). "
+        f"Beside it: {' and '.join(near) or 'neither of the two'}."
+    )
+    if not others:
+        return told
     return (
-        f"{told}, that it is of the best other, {rivals[0]}, {verdict(lead, DEVIATION, of='run')} ({lead:+.2f}). "
-        f"Beside it are {' and '.join(near) or 'neither of the two'}. Of the others ({len(others)}) "
-        f"{', '.join(ahead) or 'none'} {'are' if len(ahead) > 1 else 'is'} more than a point ahead of average pooling, "
-        "which "
-        f"{'does not agree' if ahead else 'agrees'}."
+        f"{told} Of the others ({len(others)}) {', '.join(ahead) or 'none'} {'are' if len(ahead) > 1 else 'is'} more "
+        f"than a point ahead of average pooling, which {'does not agree' if ahead else 'agrees'}."
     )

@@ -44,19 +44,24 @@ def keep_run(task: Task, name: str, asked: Mapping[str, Any], train: Callable[[]
         ConfigError: for a run that was made with other settings.
     """
     file = Path(task.runs) / f"{name}.safetensors"
+    asked = json.loads(json.dumps(asked))  # as it will be read again
     known = _read(file)
     if known is not None:
         made, kept = known
-        if not _same(asked, made):
+        try:
+            same = _same(asked, made)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}; remove it, or choose another folder (-o)") from None
+        if not same:
             raise ConfigError(f"{file} was made with other data or settings: remove it, or choose another folder (-o)")
         return kept
     if task.only_finished:
         return None
     kept = train()
-    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in kept.tensors.items()}
+    tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in kept.tensors.items()}
     notes = {"asked": json.dumps(asked), "numbers": json.dumps(kept.numbers)}
     write_atomically(file, lambda partial: save_file(tensors, partial, notes))
-    return kept
+    return Kept(kept.numbers, tensors)
 
 
 def need_run(task: Task, name: str, asked: Mapping[str, Any], train: Callable[[], Kept]) -> Kept:

@@ -44,7 +44,7 @@ def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
 
     Args:
         gain: What was measured; above 0 is what the document says.
-        deviation: How much it takes to be told from chance; 0 where nothing was done twice.
+        deviation: How much it takes to be told from chance; 0 where next to nothing was done twice.
         of: What was done several times.
     """
     if deviation and abs(gain) <= deviation:
@@ -101,7 +101,8 @@ def findings(
     settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
     if compared.file is not None:
         settings["config"] = compared.file
-    left = {name: left for method in compared.methods if (left := lacking(compared.seeds, found[name := method.name]))}
+    left = {each.name: lacking(compared.seeds, found[each.name]) for each in compared.methods}
+    left = {method: seeds for method, seeds in left.items() if seeds}
     runs = records(found)
     machines = sorted({run["machine"]["gpu"] or run["machine"]["processor"] for run in runs if "machine" in run})
     details = {"missing": left, "trained on": machines, "runs": runs}

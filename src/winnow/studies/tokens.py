@@ -148,7 +148,7 @@ def trained(task: Task, setting: Setting, method: Method, seed: int) -> Trained:
             run = train(setting, method, seed)
         return Kept(run.numbers, {"tokens": run.tokens, "embedded": run.embedded, "labels": run.labels})
 
-    asked = {"setting": {**asdict(setting), "background": list(setting.background)}, "method": method, "seed": seed}
+    asked = {"setting": asdict(setting), "method": method, "seed": seed}
     kept = need_run(task, f"{method}-margin-{setting.margin}-seed{seed}", asked, make)
     tokens, embedded, labels = (kept.tensors[key] for key in ("tokens", "embedded", "labels"))
     return Trained(setting, method, seed, tokens, embedded, labels, dict(kept.numbers))

@@ -133,9 +133,10 @@ class Dataset(ABC):
         """
         root = Path(root)
         if not root.is_dir():
+            to = "" if root == self.default_root else f" --to {root}"
             raise DataError(
-                f"there is no folder {root}: `winnow datasets get {self.name}` puts {self.title} there; if it is in "
-                "another, name that (--data or data.root)"
+                f"there is no folder {root}: `winnow datasets get {self.name}{to}` puts {self.title} there; if it is "
+                "in another, name that (--data or data.root)"
             )
         contents = self.read(root)
         for part, count in self.classes.items():
