@@ -342,7 +342,10 @@ def test_what_is_not_there_is_told_before_anything_is_trained(make_folder: MakeF
     assert not out.exists()
 
 
-def test_prototypes_that_were_never_set_are_told(make_folder: MakeFolder, tmp_path: Path) -> None:
+def test_prototypes_that_were_never_set_are_told(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("winnow.training.trainer.MIN_DELTA", -2.0)  # the best weights are those of the last step
     photos = make_folder(classes=8, images=3, size=16)
     words = [*WORDS, "train.warm_up=0", "pooling.memory=100000"]
     task = make_task(photos, tmp_path / "out", "c2+gsp", protocol="conventional", words=words, runs=[1])
