@@ -37,6 +37,9 @@ def protocol(
     at_once: int = typer.Option(None, "--at-once", min=1, help="packed: runs side by side; default 4 on a GPU."),
     gpus: float = typer.Option(None, "--gpus", min=0, help="ray: share of a GPU for each run; default 0.25 if any."),
     address: str = typer.Option(None, "--address", help="ray: of a running cluster; default a local one."),
+    recorded: list[Path] = typer.Option(
+        None, "--from", metavar="FILE", help="Take in finished runs that an earlier table.json tells of."
+    ),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; make the table."),
     note: str = typer.Option("", "--note", help="A sentence for the table: what is special about your images."),
     listed: bool = typer.Option(False, "--list", help="Show protocols, sets and methods."),
@@ -70,6 +73,8 @@ def protocol(
         runs=numbers("--runs", runs), note=note,
     )  # fmt: skip
     trials = task.trials()
+    for file in recorded or ():
+        say(f"{file} tells of {task.take_in(trials, file)} of the {len(trials)} runs")
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
     table = make_table(task, trials)
     out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)

@@ -24,6 +24,9 @@ def study(
         None, "--methods", metavar="PATTERN", help="Train only methods of this name now; may be given again."
     ),
     seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now."),
+    recorded: list[Path] = typer.Option(
+        None, "--from", metavar="FILE", help="Take in finished runs that an earlier JSON file of the study tells of."
+    ),
     only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; show what there is."),
     remark: str = typer.Option(None, "--note", help="A sentence for the paragraph: what is special about your images."),
     listed: bool = typer.Option(False, "--list", help="Name the studies, what they are and what they cost."),
@@ -48,10 +51,11 @@ def study(
         known = ", ".join([*STUDIES, ALL])
         wrong = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
         raise ConfigError(f"{wrong}; known: {known}")
-    asked = [*(words or []), *(["--methods"] if methods else []), *(["--seeds"] if seeds is not None else [])]
+    given = {"--methods": methods, "--seeds": seeds, "--from": recorded}
+    asked = [*(words or []), *(option for option, value in given.items() if value)]
     if name == ALL and (data is not None or remark is not None or asked):
         raise ConfigError(
-            "--data, --note, --methods, --seeds and settings are for one study: name it, or leave them out"
+            "--data, --note, --methods, --seeds, --from and settings are for one study: name it, or leave them out"
         )
     if asked and not takes_settings(STUDIES[name]):
         able = ", ".join(each for each, function in STUDIES.items() if takes_settings(function))
@@ -69,7 +73,7 @@ def study(
     def task(each: str) -> Task:
         return Task(
             small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared,
-            words or (), methods or (), numbers("--seeds", seeds), options,
+            words or (), methods or (), numbers("--seeds", seeds), options, recorded or (),
         )  # fmt: skip
 
     if name == ALL:

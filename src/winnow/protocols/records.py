@@ -8,6 +8,7 @@ from typing import Any
 from winnow.errors import ModelError
 from winnow.protocols.runs import Trial
 from winnow.training.folder import RunFolder
+from winnow.training.recorded import COLUMNS
 
 _KEPT = (
     "command", "commit", "winnow", "machine", "versions", "config", "data", "metrics", "steps", "best_step", "seconds",
@@ -33,8 +34,7 @@ def _validations(folder: RunFolder) -> dict[str, list[float]]:
         history = folder.read_history()
     except ModelError:
         return {}
-    columns = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
-    there = {name: key for name, key in columns.items() if all(key in entry for entry in history)}
+    there = {name: key for name, key in COLUMNS.items() if all(key in entry for entry in history)}
     return {
         "step": [entry["step"] for entry in history],
         **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in there.items()},

@@ -18,6 +18,7 @@ from winnow.training import Outcome, RunFolder, load_config
 from winnow.training.config import Config
 from winnow.training.learner import check_objective, check_parts
 from winnow.training.plan import Planned, check_same
+from winnow.training.recorded import take_in
 
 Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
 """Trains runs: finished ones are read, begun ones go on; told of each that ends."""
@@ -123,6 +124,20 @@ class Task:
                 trials.append(Trial(method, model, run, Planned(choices, config, place)))
         _check_apart(trials)
         return trials
+
+    def take_in(self, trials: Sequence[Trial], file: Path) -> int:
+        """Make those runs finished that the `table.json` of an earlier command tells of; return how many.
+
+        Raises:
+            ConfigError: in a protocol that joins embeddings, which no table has, and for runs of other settings.
+            DataError: for a file that is no such table.
+        """
+        if self.protocol.models > 1:
+            raise ConfigError(
+                f"--from {file}: the {self.protocol.name} protocol joins the embeddings of its models, which a table "
+                "does not hold: copy the folders of the runs"
+            )
+        return take_in([trial.planned for trial in trials], file)
 
     def train(
         self, trials: Sequence[Trial], engine: Engine, ended: Callable[[Outcome], None] = lambda outcome: None

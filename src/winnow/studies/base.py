@@ -38,6 +38,7 @@ class Task:
         methods: Patterns of the methods that are trained now, as in `m 64*`; none for all.
         seeds: Those that are trained now; None for all.
         options: Of the command line, for commands that are told: where it writes and reads.
+        recorded: JSON files of the same study, whose runs are taken in.
     """
 
     small: bool
@@ -50,6 +51,7 @@ class Task:
     methods: Sequence[str] = ()
     seeds: Sequence[int] | None = None
     options: Sequence[str] = ()
+    recorded: Sequence[Path] = ()
 
     def command(self, name: str) -> str:
         """Return what runs a study in this size, with these settings."""

@@ -16,6 +16,7 @@ from winnow.studies.outcomes import Found, lacking, percent, without_empty
 from winnow.training import RunFolder, load_config
 from winnow.training.pack import Outcome, run_pack
 from winnow.training.plan import Planned, check_same
+from winnow.training.recorded import take_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,9 +64,11 @@ class Comparison:
 
         Raises:
             ConfigError: for a run that was made with other settings.
-            DataError: where runs are to be trained on a folder that is not there.
+            DataError: where the folder to train on, or runs in a file to take them from, are not there.
         """
         plan = [(method.name, self.plan(method, seed, task)) for seed in self.seeds for method in self.methods]
+        for file in task.recorded:
+            task.note(f"{file} tells of {take_in([run for _, run in plan], file)} of the {len(plan)} runs")
         names, seeds = self.wanted(task)
         if not task.only_finished:
             runs = [run for name, run in plan if name in names and run.config.seed in seeds]

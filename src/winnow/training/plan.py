@@ -128,23 +128,38 @@ def read_plan(folder: Path) -> list[Planned]:
 
 
 def check_same(config: Config, place: RunFolder) -> None:
-    """Refuse to take a run for one of another config; what was left to the data or the machine may be anything.
+    """Refuse to take the run of a folder for one of another config.
 
     Raises:
         ConfigError: naming the first setting that differs.
     """
-    asked, made = config.model_dump(mode="json", exclude_unset=True), place.read_config().model_dump(mode="json")
+    other = difference(config, place.read_config(), place.read_result())
+    if other is not None:
+        raise ConfigError(f"{place.path} was made with another {other}: choose another folder, or remove this one")
+
+
+def difference(config: Config, made: Config, result: Mapping[str, Any] | None) -> str | None:
+    """Return the first setting that a run was made with otherwise, in words; None where it is one of this config.
+
+    What was left to the data or the machine may be anything.
+
+    Args:
+        config: What is asked for.
+        made: What the run was made with.
+        result: What it came to; None where it is not finished.
+    """
+    asked, there = config.model_dump(mode="json", exclude_unset=True), made.model_dump(mode="json")
     for section, name, left_open in _LEFT_OPEN:
         if name in asked.get(section, {}) and asked[section][name] == left_open:
             del asked[section][name]
-    wanted, held = asked.get("train", {}).get("classes_per_batch", 0), made["train"]["classes_per_batch"]
-    if held < wanted and _holds_all_classes(held, place):
+    wanted, held = asked.get("train", {}).get("classes_per_batch", 0), there["train"]["classes_per_batch"]
+    if held < wanted and _holds_all_classes(held, result):
         del asked["train"]["classes_per_batch"]
-    key = differing(asked, made)
-    if key is not None:
-        values = [_at(tree, key) for tree in (made, asked)]
-        told = "" if values[0] == values[1] else " ({} there, {} here)".format(*values)
-        raise ConfigError(f"{place.path} was made with another {key}{told}: choose another folder, or remove this one")
+    key = differing(asked, there)
+    if key is None:
+        return None
+    values = [_at(tree, key) for tree in (there, asked)]
+    return key if values[0] == values[1] else f"{key} ({values[0]} there, {values[1]} here)"
 
 
 def _at(tree: Any, key: str) -> Any:
@@ -154,9 +169,8 @@ def _at(tree: Any, key: str) -> Any:
     return tree
 
 
-def _holds_all_classes(count: int, place: RunFolder) -> bool:
+def _holds_all_classes(count: int, result: Mapping[str, Any] | None) -> bool:
     """Whether that many classes are all a run trains on; of an unfinished one its checkpoint tells when it goes on."""
-    result = place.read_result()
     return result is None or result.get("data", {}).get("classes", {}).get("train") == count
 
 
