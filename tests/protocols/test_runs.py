@@ -358,6 +358,15 @@ def test_prototypes_that_were_never_set_are_told(
     assert table.records[0]["prototypes_ready"] is False
 
 
+def test_a_setting_that_is_dropped_is_noticed(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=8, images=4, size=16)
+    first = make_task(photos, tmp_path, "c2", protocol="conventional", runs=[1], words=[*WORDS, "train.clip=1.0"])
+    first.train(first.trials(), packed())
+    later = make_task(photos, tmp_path, "c2", protocol="conventional", runs=[2])
+    with pytest.raises(ConfigError, match=r"made with another train\.clip \(1\.0 there, 10\.0 here\)"):
+        later.trials()
+
+
 def test_a_reason_that_runs_share_is_told_once(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=8, images=3, size=16)
     words = ["protocol", "conventional", str(photos), "c2", "ms", "-o", str(tmp_path / "out"), *WORDS]

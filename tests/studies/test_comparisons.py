@@ -78,6 +78,41 @@ def test_a_changed_setting_is_noticed(make_folder: MakeFolder, tmp_path: Path) -
         small(folder, Method("a", ["pooling=gap", "train.lr=0.5"]), seeds=(0,)).train(Task(True, runs=tmp_path))
 
 
+def test_what_methods_differ_in_is_left_to_the_study(make_folder: MakeFolder, tmp_path: Path) -> None:
+    methods = [Method("GAP", ["pooling=gap"]), Method("GSP", ["pooling=gsp", "pooling.mu=0.2"])]
+    compared = small(make_folder(), *methods)
+    for word in ("pooling=gmp", "pooling.name=gmp", "pooling.eps=2", "pooling.mu=0.5"):
+        with pytest.raises(
+            ConfigError, match=f"{word.partition('=')[0].removesuffix('.name')}: the methods of this study"
+        ):
+            compared.train(Task(True, runs=tmp_path / "runs", words=[word]))
+    assert compared.plan(methods[0], 0, Task(True, runs=tmp_path, words=["dim=8"])).config.dim == 8
+
+
+def test_nothing_finished_makes_no_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mu.md").write_text("of before")
+    assert winnow(monkeypatch, "study", "mu", "--only-finished", "-o", str(tmp_path)) == 3
+    assert "no run of mu is finished" in capsys.readouterr().err
+    assert (tmp_path / "mu.md").read_text() == "of before"
+
+
+def test_data_is_for_studies_that_read_some(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["toy-map"], ["mu"], ["iterations", "--full"]):
+        assert winnow(monkeypatch, "study", *words, "--data", "/nowhere") == 2
+        assert f"the study {words[0]} reads none in its" in capsys.readouterr().err
+
+
+def test_the_config_of_cub_comes_with_the_package_and_its_data_may_be_elsewhere(tmp_path: Path) -> None:
+    compared = cub_comparison(False)
+    run = compared.plan(compared.methods[0], 0, Task(False, runs=tmp_path, data=tmp_path / "birds"))
+    assert run.config.data.path == str(tmp_path / "birds")
+    assert compared.plan(compared.methods[0], 0, Task(False, runs=tmp_path)).config.data.path == "data/cub200_2011"
+
+
 def test_a_failing_run_is_told_and_left_out(make_folder: MakeFolder, tmp_path: Path) -> None:
     told: list[str] = []
     bad = Method("bad", ["pooling=gap", "augment.transform=nothing:here", "backbone.train=full"])

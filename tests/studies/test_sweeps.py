@@ -54,7 +54,7 @@ def test_settings_go_before_those_of_a_study_and_are_told(
 
     monkeypatch.setattr(SWEEPS["mu"], "compare", tiny)
     asked = ["mu", "-o", str(tmp_path), "train.steps=3", "train.lr=0.001"]
-    said = CliRunner().invoke(app, ["study", *asked, "--only-finished"])
+    said = CliRunner().invoke(app, ["study", *asked, "--methods", "GAP"])
     assert said.exit_code == 0, said.output
     command = f"`winnow study mu train.steps=3 train.lr=0.001 --small -o {tmp_path}` trains the others"
     assert command in " ".join(said.output.split())
@@ -66,7 +66,7 @@ def test_settings_go_before_those_of_a_study_and_are_told(
     assert {run["config"]["train"]["lr"] for run in written["runs"]} == {0.001}
     noted = CliRunner().invoke(app, ["study", *asked, "--only-finished", "--note", "Half their size."])
     assert noted.exit_code == 0, noted.output
-    assert json.loads((tmp_path / "mu.json").read_text())["text"] == f"{written['text']} Half their size."
+    assert json.loads((tmp_path / "mu.json").read_text())["text"] == f"{written['text']}\n\nHalf their size."
     with pytest.raises(ConfigError, match=r"made with another train\.steps"):
         CliRunner().invoke(app, ["study", "mu", "-o", str(tmp_path)], catch_exceptions=False)
 

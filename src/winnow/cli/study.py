@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from winnow.errors import ConfigError, nearest
+from winnow.errors import ConfigError, DataError, nearest
 
 ALL, OUT = "all", Path("studies")
 
@@ -38,7 +38,7 @@ def study(
     from winnow.cli.console import err, out, say
     from winnow.cli.protocol import numbers
     from winnow.studies import STUDIES, Task, write_findings
-    from winnow.studies.base import cost, takes_settings
+    from winnow.studies.base import cost, paragraphs, takes_data, takes_settings
     from winnow.studies.together import run_studies, summary
     from winnow.training.provenance import provenance
     from winnow.training.shared import Shared
@@ -60,6 +60,11 @@ def study(
     if asked and not takes_settings(STUDIES[name]):
         able = ", ".join(each for each, function in STUDIES.items() if takes_settings(function))
         raise ConfigError(f"the study {name} has no runs that take {asked[0]}; these have: {able}")
+
+    if data is not None and not takes_data(STUDIES[name], small):
+        size = "small" if small else "full"
+        able = ", ".join(each for each, function in STUDIES.items() if takes_data(function, small))
+        raise ConfigError(f"--data {data}: the study {name} reads none in its {size} size; these do: {able}")
 
     def note(text: str) -> None:
         err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -84,8 +89,10 @@ def study(
         say(summary(ended))
         raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
     findings = STUDIES[name](task(name))
+    if only_finished and not findings.details.get("runs", True):  # an empty table would replace one that is not
+        raise DataError(f"no run of {name} is finished in {task(name).runs}: leave out --only-finished to train them")
     if remark is not None:
-        findings = replace(findings, text=f"{findings.text} {remark}")
+        findings = replace(findings, text=paragraphs(findings.text, remark))
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
         say(f"wrote {path}")

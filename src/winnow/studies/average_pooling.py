@@ -18,7 +18,7 @@ from winnow.models import Embedder
 from winnow.pooling.base import as_tokens
 from winnow.report.style import INK, new_figure, styled
 from winnow.studies.average_pooling_model import cifar_features, comparison
-from winnow.studies.base import Findings, Row, Task, with_runs
+from winnow.studies.base import Findings, Row, Task, with_data, with_runs
 from winnow.training import load_config
 from winnow.training.features import frozen_inputs
 from winnow.training.opening import make_crops
@@ -75,6 +75,7 @@ def train_plane(features: Tensor, labels: Tensor, steps: int) -> Tensor:
     return (features / scale) @ weight.detach().mT
 
 
+@with_data(small=True, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Average pooling as a convex combination of prototypes: the bound for every image, class hulls (Figs. 4.2-4.4).

@@ -29,7 +29,7 @@ class Task:
 
     Attributes:
         small: Minutes on two CPU cores instead of the documents' sizes.
-        data: Folder of the study's data; None for where it usually is.
+        data: Folder of the study's data, for a study that is marked `with_data`; None for where it usually is.
         runs: Folder of its training runs, for a study that trains several: finished ones are kept there.
         only_finished: Train nothing more; make the table of what is there.
         note: Told how it goes.
@@ -64,7 +64,8 @@ class Findings:
 
     Attributes:
         title: Of the table and the figure.
-        text: A paragraph: what was done, and what came out.
+        text: Paragraphs, parted by empty lines: what came out beside what the documents say; how it was made; what is
+            missing, if anything is. Several claims make a list in the first.
         rows: The table.
         figure: The picture.
         settings: What was asked for.
@@ -86,6 +87,7 @@ Study = Callable[[Task], Findings]
 
 
 _WITH_RUNS: set[Study] = set()
+_WITH_DATA: dict[Study, tuple[bool, bool]] = {}
 
 
 def with_runs(study: Study) -> Study:
@@ -97,6 +99,21 @@ def with_runs(study: Study) -> Study:
 
     _WITH_RUNS.add(telling)
     return telling
+
+
+def with_data(*, small: bool, full: bool) -> Callable[[Study], Study]:
+    """Mark a study that reads data from where `--data` says, in its small size, its full one, or both."""
+
+    def marked(study: Study) -> Study:
+        _WITH_DATA[study] = small, full
+        return study
+
+    return marked
+
+
+def takes_data(study: Study, small: bool) -> bool:
+    """Return whether a study reads data from where it is told to in a size."""
+    return _WITH_DATA.get(study, (False, False))[0 if small else 1]
 
 
 def takes_settings(study: Study) -> bool:
@@ -114,8 +131,13 @@ def telling_settings(findings: Findings, words: Sequence[str]) -> Findings:
     """Return findings that also say which settings were asked for in place of the study's own."""
     if not words:
         return findings
-    told = f" Settings other than the study's: {', '.join(f'`{word}`' for word in words)}."
-    return replace(findings, text=findings.text + told, settings={**findings.settings, "asked": list(words)})
+    told = f"Settings other than the study's: {', '.join(f'`{word}`' for word in words)}."
+    return replace(findings, text=paragraphs(findings.text, told), settings={**findings.settings, "asked": list(words)})
+
+
+def paragraphs(*texts: str) -> str:
+    """Put texts one below the other; empty ones are left out."""
+    return "\n\n".join(text for text in texts if text)
 
 
 def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:

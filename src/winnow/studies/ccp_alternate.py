@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.ccp_sweeps import EVERY, LOSSES, WHERE, ccp, compare, train
 from winnow.studies.cub_losses import XBM
 from winnow.studies.methods import Comparison, Method
@@ -42,6 +42,7 @@ def _thesis(name: str) -> dict[str, str]:
     return {"thesis, steps on SOP / In-shop": "{}K / {}K".format(*THESIS[name])} if name in THESIS else {}
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """CCP's alternating problems beside a single problem, the plain loss and a memory (Fig. 3.7, Table 3.3).

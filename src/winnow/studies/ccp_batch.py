@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
@@ -24,6 +24,7 @@ def comparison(task: Task) -> Comparison:
     ], task)  # fmt: skip
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """C2 alone and with CCP in batches of 16 to 128 images (Fig. 3.8).

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from winnow.functional import greedy_k_centre, pairwise_distance
 from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, verdict
@@ -34,6 +34,7 @@ def comparison(task: Task) -> Comparison:
     return compare([Method(name, [*own, *extra], name) for name, extra in words.items()], task)
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Unseen classes in the plane (t-SNE), their covering radii and distances: C2, few problems, CCP (Fig. 3.3).

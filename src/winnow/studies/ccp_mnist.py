@@ -14,7 +14,7 @@ from winnow.models import Embedder, Head
 from winnow.models.backbone import Backbone
 from winnow.models.resnet_cifar import ResNetCifar
 from winnow.references import CCP
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_data
 from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL, SAMPLE, Solution, draw, table, told
 from winnow.studies.grey_images import find_images
 from winnow.studies.kept_runs import Kept, need_run
@@ -56,6 +56,7 @@ class SmallNet(nn.Module):
         return features
 
 
+@with_data(small=True, full=True)
 def study(task: Task) -> Findings:
     """CCP on Fashion-MNIST or MNIST in two dimensions: embedding, proxies and covering radius through the problems.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
@@ -27,6 +27,7 @@ def name_of(proxies: int, pool: int) -> str:
     return f"C2 + CCP, {proxies} of {pool}"
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """CCP with few and many proxies of a class, out of small and large pools, with C2 (Fig. 3.6).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from winnow.data import MnistSet
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies import ccp_mnist
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_data
 from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
 from winnow.studies.grey_images import find_images
 from winnow.studies.kept_runs import Kept, keep_run
@@ -24,6 +24,7 @@ WORDS = {True: ["train.lr=1e-2", "train.eval_every=20"], False: []}  # few steps
 MADE_HOW = "made, ten emoji in grey, drawings and learning rate chosen in short runs so that both ways learn"
 
 
+@with_data(small=True, full=True)
 def study(task: Task) -> Findings:
     """Training against samples and against CCP's proxies, in two dimensions on MNIST (98.06 and 97.21 in 3.3.1).
 

@@ -14,7 +14,7 @@ from winnow.protocols.search import Search, importances
 from winnow.protocols.space import parse_space
 from winnow.report.search import contour_figure
 from winnow.studies import single_emoji
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, with_data
 from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.outcomes import verdict
@@ -40,9 +40,11 @@ def make_search(task: Task) -> Search:
     if task.small:
         words = [f"data={images_of(task)}", *single_emoji.WORDS, *SMALL, *own]
         return Search(None, words, space, task.runs)
-    return Search(CONFIG, [*FULL, *ABLATION, *own], space, task.runs)
+    where = [] if task.data is None else [f"data={task.data}"]
+    return Search(CONFIG, [*FULL, *ABLATION, *own, *where], space, task.runs)
 
 
+@with_data(small=False, full=True)
 def study(task: Task) -> Findings:
     """A search by Optuna over CCP's pull lambda and its proxies of a class, with C2 (Fig. 3.5).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.centres_pictures import draw
 from winnow.studies.centres_report import OURS, RIVAL, Parts, told
 from winnow.studies.cub_losses import CONFIG, FARTHEST
@@ -128,6 +128,7 @@ def comparison(size: Size) -> tuple[Comparison, Parts]:
     return Comparison(methods, size.seeds, size.words, size.file), Parts(table, dims, deltas, crops)
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Centre regularisers on base losses, embedding sizes and the level delta (document 004, Table 1, Figs. 2 and 3).

@@ -12,7 +12,7 @@ import torch
 from winnow.data.sets import DATASETS
 from winnow.data.sets.cifar100 import CLASSES
 from winnow.data.sets.cifar_collage import CifarCollage
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.collage_pictures import draw, draw_heat_maps
 from winnow.studies.collage_report import table, told
 from winnow.studies.made_cifar import make_cifar
@@ -128,6 +128,7 @@ def pretrain_both(size: Size, folder: Path, root: Path | None, task: Task) -> No
         pretrain(target, cifar.train.of_classes(labels), cifar.test.of_classes(labels), size.recipe, note=task.note)
 
 
+@with_data(small=True, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Every pooling on Cifar Collage with C2 and Proxy-NCA++, and what they look at (Fig. 5.5 and 5.12a).

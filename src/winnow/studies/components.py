@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import compare, gsp, losses, where
@@ -27,6 +27,7 @@ def comparison(small: bool) -> Comparison:
                    small, seeds=3)  # fmt: skip
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """C2 with average pooling, with GSP, with the zero-shot regularisation alone, and with both (Table 5.3).

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from winnow.studies.base import Findings, Task, with_runs
+from importlib.resources import files
+
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, findings, scores, verdict
 
-CONFIG = "configs/cub_fair_fold1.yaml"
+CONFIG = str(files("winnow.studies") / "cub_fair_fold1.yaml")
 TITLE = "CUB-200-2011, fold 1, ResNet-50"
 SHORT = "A few steps, to see that all of it runs: the numbers mean nothing. "
 """Said of a small study here."""
@@ -87,6 +89,7 @@ def _standing(found: Found) -> str:
     )
 
 
+@with_data(small=True, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Losses, CCP, memory and centre regularisation on one fold of CUB-200-2011 (needs the images, and a GPU).

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.cub_losses import C2, CONFIG, SHORT, TITLE
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
@@ -38,6 +38,7 @@ def comparison(small: bool) -> Comparison:
     )
 
 
+@with_data(small=True, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Every pooling on one fold of CUB-200-2011, fine-tuned with C2 (Fig. 5.12b; needs the images, and a GPU).

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.models.weights import read_state
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores
 from winnow.studies.sweeps import compare, gsp, losses, where
@@ -37,6 +37,7 @@ def comparison(small: bool) -> Comparison:
     return compare(methods, small)
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """GSP whose mu, eps or both are learned, beside fixed ones, from good and from the documents' values (new).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.sweeps import compare, deviations, grids, gsp, losses, where
@@ -31,6 +31,7 @@ def name_of(m: int, eps: float, loss: str) -> str:
     return f"m {m}, eps {eps:g}, {loss}"
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """The number of prototypes m and the sharpness eps of GSP on a grid, with C2 and Proxy-NCA++ (Fig. 5.10).

@@ -47,7 +47,7 @@ class Comparison:
         methods: In the order of the table, which is that of training.
         seeds: Every method is trained with each; all methods with the first before any with the second.
         words: Settings of all methods.
-        file: A config file for all of them.
+        file: A config file for all of them, whose data may be elsewhere.
     """
 
     methods: Sequence[Method]
@@ -99,21 +99,32 @@ class Comparison:
         return chosen or set(names), set(task.seeds or self.seeds)
 
     def plan(self, method: Method, seed: int, task: Task) -> Planned:
-        """Return one run; what the task asks for goes before what the method and the comparison say.
+        """Return one run; what the task asks for goes before what the comparison says.
 
         Raises:
-            ConfigError: for a seed or a run without a test among what is asked for, and for a run of other settings.
+            ConfigError: for a seed, a run without a test, or what the methods differ in among what is asked for, and
+                for a run of other settings.
         """
+        self._check_varied(task.words)
         seeded = next((word for word in task.words if word.startswith("seed=")), None)
         if seeded is not None:
             raise ConfigError(f"{seeded}: a study has seeds of its own, of which --seeds trains some")
-        config = load_config(self.file, [*self.words, *method.words, *task.words, f"seed={seed}"])
+        where = [f"data={task.data}"] if self.file is not None and task.data is not None else []
+        config = load_config(self.file, [*self.words, *where, *method.words, *task.words, f"seed={seed}"])
         if not config.train.test:
             raise ConfigError("train.test=false: a study compares on test classes; leave it out")
         place = RunFolder(task.runs / f"{_plain(method.name)}-seed{seed}")
         if place.config_file.is_file():
             check_same(config, place)
         return Planned({"method": method.name, "seed": str(seed)}, config, place)
+
+    def _check_varied(self, words: Sequence[str]) -> None:
+        """Refuse a setting that would make methods alike, or one of them another, under the same names."""
+        varied = {_key(word) for method in self.methods for word in method.words}
+        for key in map(_key, words):
+            clash = next((other for other in sorted(varied) if _within(key, other) or _within(other, key)), None)
+            if clash is not None:
+                raise ConfigError(f"{key}: the methods of this study differ in {clash}; leave it to the study")
 
     def rows(self, found: Found) -> list[dict[str, Any]]:
         """Return the table: means over the seeds, in percent, their spread, and the seeds that are missing.
@@ -178,6 +189,15 @@ def _told(outcome: Outcome) -> str:
     return (
         f"{outcome.run.name}: MAP@R {100 * test.get('MAP@R', float('nan')):.2f} after {outcome.result['steps']} steps"
     )
+
+
+def _key(word: str) -> str:
+    """Return the setting that a word sets; the name of a part is the part itself."""
+    return word.partition("=")[0].removesuffix(".name")
+
+
+def _within(key: str, section: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
 
 
 def _plain(name: str) -> str:

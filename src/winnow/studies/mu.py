@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import compare, curves, gsp, losses, where
@@ -28,6 +28,7 @@ def name_of(mu: float) -> str:
     return f"mu {mu:g}"
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """The share mu that GSP keeps, from small to large, beside average pooling (Fig. 5.8).

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.studies.base import Findings, Row, Task
+from winnow.studies.base import Findings, Row, Task, paragraphs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,9 +88,7 @@ def findings(
     """Put together what a comparison found, with the runs behind it."""
     asked = len(compared.seeds) * len(compared.methods)
     trained = sum(map(len, found.values()))
-    missing = (
-        "" if trained == asked else f" {trained} of {asked} runs are in: `{task.command(name)}` trains the others."
-    )
+    missing = "" if trained == asked else f"{trained} of {asked} runs are in: `{task.command(name)}` trains the others."
     if trained and not all(found.values()):
         without = [name for name, runs in found.items() if not runs]
         missing += f" Without a run, and so not in the table, {'are' if len(without) > 1 else 'is'} {_listed(without)}."
@@ -100,13 +99,13 @@ def findings(
         missing += f" {some} one run{'; what seeds deviate by is that of the others' if deviation(found) else ''}."
     settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
     if compared.file is not None:
-        settings["config"] = compared.file
+        settings["config"] = Path(compared.file).name
     left = {each.name: lacking(compared.seeds, found[each.name]) for each in compared.methods}
     left = {method: seeds for method, seeds in left.items() if seeds}
     runs = records(found)
     machines = sorted({run["machine"]["gpu"] or run["machine"]["processor"] for run in runs if "machine" in run})
     details = {"missing": left, "trained on": machines, "runs": runs}
-    return Findings(title, text + missing, rows, figure, settings, details)
+    return Findings(title, paragraphs(text, missing.lstrip()), rows, figure, settings, details)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.sweeps import compare, curves, deviations, gsp, losses, where
@@ -25,6 +25,7 @@ def comparison(small: bool) -> Comparison:
     return compare(methods, small)
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """The number of prototypes, from few to many, with C2 and Proxy-NCA++ (Fig. 5.11).

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
 from winnow.studies.sweeps import compare, deviations, gsp, losses, where
@@ -60,6 +60,7 @@ def main_effects(results: Mapping[Setting, float]) -> dict[str, float]:
     return effects
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """A screening of m, mu, eps and the weight of ZSR, two levels each, with C2 and Proxy-NCA++ (Table 5.4).

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.studies.base import Findings, Row, Task
+from winnow.studies.base import Findings, Row, Task, with_data
 from winnow.studies.summary_ours import SETS, from_studies, from_tables, improvement
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def documents() -> list[dict[str, Any]]:
     return rows
 
 
+@with_data(small=True, full=True)
 def study(task: Task) -> Findings:
     """Relative improvement by CCP and GSP, from the documents' tables and from ours (Figs. 3.4 and 5.7).
 

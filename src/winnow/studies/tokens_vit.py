@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
@@ -57,6 +57,7 @@ def folder_of(task: Task) -> Path:
     return task.data or task.runs / "cifar100"
 
 
+@with_data(small=True, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """GSP on a vision transformer's tokens, beside its class token, their mean and GeM (new).

@@ -14,7 +14,7 @@ from winnow.data.sets import DATASETS
 from winnow.functional import NORMALISE, clip_norm, pairwise_distance
 from winnow.models.embedder import grid_shape
 from winnow.pooling import GSP
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
@@ -107,6 +107,7 @@ def look(run: Planned, splits: Splits, shared: Shared) -> Seen:
     )
 
 
+@with_data(small=False, full=True)
 @with_runs
 def study(task: Task) -> Findings:
     """Zero-shot prediction by 8 prototypes with and without ZSR: class histograms, 1000 class splits (Fig. 5.6).

@@ -21,6 +21,8 @@ from winnow.training.words import load_config
 PLAN_FILE = "plan.yaml"
 _LEFT_OPEN = (("backbone", "train", "auto"), ("train", "lr", None), ("train", "eval_every", None))
 """Section, name and value of settings that leave the choice to the machine or the data."""
+_SETTLED = (("image", "resize"), ("image", "crop"), ("backbone", "stride"))
+"""Section and name of settings that the network and the data choose where they are not named."""
 
 
 @dataclass(frozen=True)
@@ -141,19 +143,23 @@ def check_same(config: Config, place: RunFolder) -> None:
 def difference(config: Config, made: Config, result: Mapping[str, Any] | None) -> str | None:
     """Return the first setting that a run was made with otherwise, in words; None where it is one of this config.
 
-    What was left to the data or the machine may be anything.
+    What was left to the data or the machine may be anything; what is not named has its default, and a run that was made
+    with another value of it is another run.
 
     Args:
         config: What is asked for.
         made: What the run was made with.
         result: What it came to; None where it is not finished.
     """
-    asked, there = config.model_dump(mode="json", exclude_unset=True), made.model_dump(mode="json")
+    asked, there = config.model_dump(mode="json"), made.model_dump(mode="json")
     for section, name, left_open in _LEFT_OPEN:
-        if name in asked.get(section, {}) and asked[section][name] == left_open:
+        if asked[section][name] == left_open:
             del asked[section][name]
-    wanted, held = asked.get("train", {}).get("classes_per_batch", 0), there["train"]["classes_per_batch"]
-    if held < wanted and _holds_all_classes(held, result):
+    for section, name in _SETTLED:
+        if name not in getattr(config, section).model_fields_set:
+            del asked[section][name]
+    held = there["train"]["classes_per_batch"]
+    if held < asked["train"]["classes_per_batch"] and _holds_all_classes(held, result):
         del asked["train"]["classes_per_batch"]
     key = differing(asked, there)
     if key is None:
