@@ -1,4 +1,4 @@
-"""What the study of collages says: its table and its paragraph."""
+"""What the study of collages says: its table and its text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from winnow.studies.outcomes import Found, deviation, lacking, percent, without_empty
+from winnow.studies.base import paragraphs
+from winnow.studies.outcomes import Found, Runs, deviation, percent, without_empty
 
 Places = Mapping[tuple[str, str], Found]
 """(what the backbone was pretrained on, loss), then pooling, to the results of its runs."""
@@ -20,29 +21,19 @@ EXCEPT = {("C2", "NetVLAD 64x128"), ("C2", "NetVLAD 8x16")}
 
 
 def table(found: Places, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each pooling: MAP@R with each loss and backbone, its deviation over seeds, what is missing."""
-    poolings = list(next(iter(found.values())))
+    """Return a row for each pooling with runs: MAP@R with each loss and backbone, its deviation, the runs behind it."""
     rows = []
-    for pooling in poolings:
+    for pooling in next(iter(found.values())):
         row: dict[str, Any] = {"pooling": pooling}
-        missing: dict[str, str] = {}
+        runs = 0
         for (seen, loss), by_name in found.items():
             values = percent(by_name[pooling])
             row[f"{loss}, {seen}"] = round(statistics.mean(values), 2) if values else None
-            if len(seeds) > 1:
-                row[f"{loss}, {seen}: sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
-            missing[f"{loss}, {seen}"] = lacking(seeds, by_name[pooling])
-        row["missing"] = _missing(missing)
-        rows.append(row)
-    deviations = [name for name in rows[0] if name.endswith(": sd")]
-    return without_empty(rows, "missing", *deviations)
-
-
-def _missing(seeds: Mapping[str, str]) -> str:
-    """Say which seeds have no run yet: of each place, or of all where they lack the same."""
-    if len(set(seeds.values())) == 1:
-        return next(iter(seeds.values()))
-    return "; ".join(f"{place}: {which}" for place, which in seeds.items() if which)
+            row[f"{loss}, {seen}: sd"] = round(statistics.stdev(values), 2) if len(values) > 1 else None
+            runs += len(values)
+        if runs:
+            rows.append({**row, "runs": f"{runs} of {len(found) * len(seeds)}"})
+    return without_empty(rows, *(rows[0] if rows else ()))
 
 
 def told(
@@ -54,7 +45,7 @@ def told(
     frozen: bool,
     made: bool,
 ) -> str:
-    """Return the paragraph.
+    """Return the text.
 
     Args:
         found: The results.
@@ -66,34 +57,35 @@ def told(
     """
     asked = sum(len(by_name) for by_name in found.values()) * len(seeds)
     trained = sum(len(runs) for by_name in found.values() for runs in by_name.values())
-    way = "A frozen ResNet-20" if frozen else "ResNet-20, all of it trained"
-    sentences = [
-        f"Collages of 2 x 2 images of {'made-up classes' if made else 'Cifar-100'}, of which one gives the label, a "
-        "super-class, and three are background; the classes of both are disjoint between training, validation and test "
-        f"(2/1/2 of each super-class). {way}, 128 numbers for an image where the name says no other, Adam 1e-3, halved "
-        "after 5 validations without a gain, 16 x 4 images in a batch, no augmentation, the best weights by "
-        "validation. GSP has the documents' settings (mu = "
-        "0.2, eps = 10, 64 prototypes, ZSR 0.5), the others those of their papers; C2's margins are those of the "
-        "embedded set's study. MAP@R in percent on the test classes. Distilled is average pooling on the foreground "
-        "images alone.",
-        *_backbones(pretraining),
-    ]
     if made:
-        sentences.append(
+        claim = (
             f"The documents report a gain of about {GAIN} points of GSP over average pooling on Cifar-100, which this "
             "size is too small to check: it shows that all of it runs."
         )
     else:
-        sentences.append(
+        claim = (
             f"The documents report a gain of about {GAIN} points of GSP over average pooling, and no pooling ahead of "
-            "it but NetVLAD with C2; their numbers are in figures only, and their backbone had seen all classes."
+            "it but NetVLAD with C2; their numbers are in figures only, and their backbone had seen all classes. Here, "
+            "in points of MAP@R from average pooling:"
         )
-    for (seen, loss), by_name in found.items():
-        sentences += _standing(seen, loss, by_name, beside=not made)
-    sentences += _short(found) + _overruled(found)
-    if trained < asked:
-        sentences.append(f"{trained} of {asked} runs are in: `{command}` trains the others.")
-    return " ".join(sentences)
+    standing = [f"- {one}" for (seen, loss), by_name in found.items()
+                for one in _standing(seen, loss, by_name, beside=not made)]  # fmt: skip
+    way = "A frozen ResNet-20" if frozen else "ResNet-20, all of it trained"
+    made_of = [
+        f"Collages of 2 x 2 images of {'made-up classes' if made else 'Cifar-100'}, of which one gives the label, a "
+        "super-class, and three are background; the classes of both are disjoint between training, validation and test "
+        f"(2/1/2 of each super-class). {way}, 128 numbers for an image where the name says no other, Adam 1e-3, halved "
+        "after 5 validations without a gain, 16 x 4 images in a batch, no augmentation, the best weights by "
+        "validation. GSP has the documents' settings (mu = 0.2, eps = 10, 64 prototypes, ZSR 0.5), the others those of "
+        "their papers; C2's margins are those of the embedded set's study. Distilled is average pooling on the "
+        "foreground images alone.",
+        *_short(found), *_overruled(found),
+    ]  # fmt: skip
+    missing = "" if trained == asked else f"{trained} of {asked} runs are in: `{command}` trains the others."
+    return paragraphs(
+        "\n".join([claim, *([""] if standing else []), *standing]),
+        " ".join(made_of), " ".join(_backbones(pretraining)), missing,
+    )  # fmt: skip
 
 
 def _short(found: Places) -> list[str]:
@@ -102,10 +94,10 @@ def _short(found: Places) -> list[str]:
             for (seen, loss), by_name in found.items() for name, of in by_name.items() for run in of]  # fmt: skip
     if not runs:
         return []
-    told = [f"Runs took at most {max(run['steps'] for *_, run in runs):,} steps."]
+    told = [f"Runs took at most {max(run['steps'] for *_, run in runs):,} steps (a pass over the collages takes 300)."]
     idle = sorted({f"{name} ({place})" for name, place, run in runs if run["best_step"] == 0})
     if idle:
-        told.append(f"By validation the weights before training were the best of {'; '.join(idle)}.")
+        told.append(f"Training made nothing better, by validation, of {'; '.join(idle)}.")
     return told
 
 
@@ -152,7 +144,9 @@ def _standing(seen: str, loss: str, by_name: Found, *, beside: bool) -> list[str
     ahead = sorted((name for name in trained if means[name] > means["GSP"]), key=means.__getitem__, reverse=True)
     gain, spread = means["GSP"] - means["GAP"], deviation(by_name)
     zsr = f", with ZSR {means['GSP + ZSR'] - means['GAP']:+.1f}" if "GSP + ZSR" in means else ""
-    bound = f"; the distilled bound is {means[bounds[0]] - means['GAP']:+.1f}" if bounds else ""
+    bound = "".join(
+        f"; the foreground alone{_untrained(by_name[name])} {means[name] - means['GAP']:+.1f}" for name in bounds
+    )
     unexpected = [name for name in ahead if (loss, name) not in EXCEPT and means[name] > means["GSP"] + spread]
     size = _beside(abs(gain - GAIN) <= NEAR) if beside else ""
     order = (
@@ -166,7 +160,12 @@ def _standing(seen: str, loss: str, by_name: Found, *, beside: bool) -> list[str
         else "no other pooling is in" if rivals else "other poolings are left to the full size"
     )  # fmt: skip
     seeds = f"seeds deviate by up to {spread:.1f}" if spread else "one seed"
-    return [f"{loss}, {seen} ({seeds}): GSP {gain:+.1f} points from average pooling{size}{zsr}{bound}; {others}."]
+    return [f"{loss}, {seen} ({seeds}): GSP {gain:+.1f}{size}{zsr}{bound}; {others}."]
+
+
+def _untrained(runs: Runs) -> str:
+    """Say where a bound is that of the pretrained network, which training made no better."""
+    return ", as pretrained," if all(run["best_step"] == 0 for run in runs) else ""
 
 
 def _beside(agrees: bool) -> str:
