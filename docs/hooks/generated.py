@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import commandline
 import kept
 import parts
 import studies
@@ -61,8 +62,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     **{kind: partial(parts.listed, kind) for kind in parts.PAGED},
     "centres": parts.centres,
     "poolings": parts.poolings,
-    "commands": parts.commands,
-    "exits": parts.exits,
+    "commands": commandline.commands,
+    "exits": commandline.exits,
     "evaluation": partial(kept.figures, "evaluate"),
     "longcentres": partial(kept.selected, "centre_weights", "steps", "800"),
     "shortcentres": partial(kept.selected, "centre_weights", "steps", "120"),
