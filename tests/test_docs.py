@@ -158,6 +158,17 @@ def test_generated_pages_are_complete(site):
                 assert f"<code>{parameter.opts[0]}" in line
 
 
+def test_every_study_has_a_page(site):
+    overview = (site / "studies/index.html").read_text()
+    for study in STUDIES:
+        assert f'href="{study}.html"' in overview
+        page = site / f"studies/{study}.html"
+        shown = re.findall(r'<a class="figure" href="([^"]+)"><img alt="[^"]+" src="([^"]+)"', page.read_text())
+        assert shown, study
+        assert all(one == two and (page.parent / one).is_file() for one, two in shown)
+        assert page.stat().st_size < 200_000, "a page is read at once; figures are files of their own"
+
+
 def test_pages_need_nothing_from_outside(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 25

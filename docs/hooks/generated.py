@@ -1,7 +1,7 @@
 """Write the reference pages from the code while the site is built, so that they cannot go stale.
 
 A page asks for a part by a comment such as `<!-- generated: config -->`. Every loss, source of references and choice
-of pairs has a page of its own besides, which is nowhere but here.
+of pairs, and every study, has a page of its own besides, which is nowhere but here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import commandline
 import kept
 import parts
+import studies
 
 _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """List the page of every part below the page of its kind."""
+    """List the page of every part below the page of its kind, and those of studies below their overview."""
+    next(one["Studies"] for one in config.nav if "Studies" in one).extend(studies.nav())
     for entry in next(one["Reference"] for one in config.nav if "Reference" in one):
         for title, page in entry.items() if isinstance(entry, dict) else ():
             kind = str(page).removeprefix("reference/").removesuffix(".md")
@@ -34,7 +37,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Write the page of every part."""
+    """Write the page of every part and of every study."""
     from mkdocs.structure.files import File
 
     for kind, find in parts.PAGED.items():
@@ -42,6 +45,10 @@ def on_files(files: Any, config: Any) -> Any:
         for name in registry:
             text = "\n".join([f"# {name}", "", *parts.part_page(registry, name)])
             files.append(File.generated(config, f"reference/{kind}/{name}.md", content=text))
+    for place, text in studies.pages():
+        files.append(File.generated(config, place, content=text))
+    for place, picture in studies.pictures():
+        files.append(File.generated(config, place, abs_src_path=str(picture)))
     return files
 
 
@@ -55,8 +62,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     **{kind: partial(parts.listed, kind) for kind in parts.PAGED},
     "centres": parts.centres,
     "poolings": parts.poolings,
-    "commands": parts.commands,
-    "exits": parts.exits,
+    "commands": commandline.commands,
+    "exits": commandline.exits,
     "evaluation": partial(kept.figures, "evaluate"),
     "longcentres": partial(kept.selected, "centre_weights", "steps", "800"),
     "shortcentres": partial(kept.selected, "centre_weights", "steps", "120"),
@@ -67,6 +74,6 @@ WRITERS: dict[str, Callable[[], str]] = {
     "datasets": parts.datasets,
     "protocols": kept.protocols,
     "reranking": partial(kept.selected, "reranking", "method", "GSP"),
-    "studies": kept.studies,
+    "studies": studies.overview,
     "training": partial(kept.figures, "train"),
 }
