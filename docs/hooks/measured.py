@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-KINDS = {"full": "In full", "frozen": "In full, with a frozen network", "small": "In small"}
-"""Kinds of measurements, the fullest first, and their headings."""
+KINDS = {"full": "In full", "short": "In full, but for shorter training", "frozen": "In full, with a frozen network",
+         "small": "In small"}  # fmt: skip
+"""Kinds of measurements, the fullest first, and their headings; some have a folder of their own."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Measured:
 def measured(name: str) -> list[Measured]:
     """The kept measurements of a study, the fullest first."""
     stem = name.replace("-", "_")
-    places = [RESULTS / folder / f"{stem}.json" for folder in (".", "frozen", "small")]
+    places = [RESULTS / folder / f"{stem}.json" for folder in (".", "short", "frozen", "small")]
     found = [read(place) for place in places if place.is_file()]
     return sorted(found, key=lambda one: list(KINDS).index(one.kind))
 
@@ -74,8 +75,8 @@ def read(path: Path) -> Measured:
     heading, _, body = path.with_suffix(".md").read_text(encoding="utf-8").partition("\n")
     text, *table = re.split(r"^(?=\|)", body, maxsplit=1, flags=re.MULTILINE)
     verdict, rest = parted(text)
-    small = content["settings"]["small"]
-    kind = "small" if small else "frozen" if path.parent.name == "frozen" else "full"
+    folder = path.parent.name
+    kind = "small" if content["settings"]["small"] else folder if folder in KINDS else "full"
     return Measured(kind, path, heading.removeprefix("# "), verdict, rest, "".join(table).strip(), content)
 
 
