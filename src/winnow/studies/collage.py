@@ -17,7 +17,7 @@ from winnow.studies.collage_pictures import draw, draw_heat_maps
 from winnow.studies.collage_report import table, told
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import records
+from winnow.studies.outcomes import lacking, records
 from winnow.studies.poolings import LARGE, LOSSES, every_pooling
 from winnow.studies.pretrain import Recipe, pretrain, read_record
 from winnow.training.prepare import load_data
@@ -164,6 +164,9 @@ def run(task: Task, size: Size) -> Findings:
         details={
             "pretraining": records_of,
             "methods": compared.rows(found),
+            "missing": {
+                method.name: left for method in compared.methods if (left := lacking(size.seeds, found[method.name]))
+            },
             "runs": records(found),
             "words": {method.name: list(method.words) for method in compared.methods},
         },

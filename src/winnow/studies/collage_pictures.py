@@ -27,7 +27,8 @@ _SHOWN = 4
 @styled
 def draw(found: Places, bound: str) -> Figure:
     """Draw MAP@R of every pooling: a panel for each backbone, a bar for each loss, the upper bounds as dashed lines."""
-    shown = [name for name in next(iter(found.values())) if name != bound]
+    every = [name for name in next(iter(found.values())) if name != bound]
+    shown = [name for name in every if any(by_name[name] for by_name in found.values())]
     backbones, losses = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
     # A backbone without any run yet has no panel, unless none has one.
     backbones = [seen for seen in backbones if any(any(found[seen, loss].values()) for loss in losses)] or backbones
