@@ -13,11 +13,12 @@ import pytest
 from tests.data import made_sets
 from winnow.data import decode, workers
 from winnow.data.sets import DATASETS, Benchmark, cub200, fold_range
-from winnow.data.sets.cars196 import Cars196, official_names
+from winnow.data.sets.cars196 import Cars196, official_classes
 from winnow.data.sets.cifar10 import Cifar10
 from winnow.data.sets.cifar100 import CLASSES, SUPERCLASSES, Cifar100
 from winnow.data.sets.cifar_collage import BACKGROUND, TARGETS, CifarCollage, Collages
-from winnow.data.sets.cub200 import _SIZES, CUB200
+from winnow.data.sets.cub200 import CUB200, SIZES
+from winnow.data.sets.fashion_mnist import FashionMnist
 from winnow.data.sets.inshop import InShop
 from winnow.data.sets.matfile import read_mat
 from winnow.data.sets.mnist import Mnist
@@ -40,10 +41,12 @@ def test_counts_are_those_that_were_published() -> None:
     assert ks["cub200"] == ks["cars196"] == (1, 2, 4, 8)
     assert ks["sop"] == (1, 10, 100, 1000)
     assert ks["inshop"] == (1, 10, 20, 30, 40)
-    sizes = [_SIZES.get(label, 60) for label in range(1, 201)]
-    assert (sum(sizes[:100]), sum(sizes[100:])) == counts["cub200"]
-    assert len(set(official_names())) == 196
-    assert official_names()[97:99] == ("Eagle Talon Hatchback 1998", "FIAT 500 Abarth 2012")
+    assert (sum(SIZES[:100]), sum(SIZES[100:])) == counts["cub200"]
+    cars, sizes = official_classes()
+    assert len(set(cars)) == len(sizes) == 196
+    assert (sum(sizes[:98]), sum(sizes[98:])) == counts["cars196"]
+    assert cars[97:99] == ("Eagle Talon Hatchback 1998", "FIAT 500 Abarth 2012")
+    assert (max(sizes), cars[sizes.index(136)]) == (136, "GMC Savana Van 2012")
     assert len(CLASSES) == 100
     assert len(TARGETS) == 16
 
@@ -97,7 +100,7 @@ def test_cub_is_read_from_class_folders_alone(tmp_path: Path) -> None:
 def test_an_image_too_many_does_not_make_up_for_one_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cub200, "_SIZES", dict.fromkeys(range(1, 201), 2))
+    monkeypatch.setattr(cub200, "SIZES", (2,) * 200)
     for label in range(1, 201):
         folder = tmp_path / f"{label:03d}.Bird"
         folder.mkdir()
@@ -112,6 +115,69 @@ def test_an_image_too_many_does_not_make_up_for_one_that_is_missing(
     assert not birds.is_noted(tmp_path, short)
     birds.note_missing(tmp_path, [short])
     assert birds.is_noted(tmp_path, short)
+
+
+def test_cub_is_gathered_from_train_and_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cub200, "SIZES", (2,) * 4)
+    birds = CUB200(train=4, test=4, classes=2)
+    for label in range(1, 5):
+        for part, name in (("train", "a"), ("test", "b")):
+            made_sets.picture(tmp_path / part / f"{label:03d}.Bird" / f"{name}{label}.jpg")
+    found, short = birds.check(tmp_path)
+    assert short == []
+    images = found.parts["train"]
+    assert [(images.name(i), int(images.labels[i])) for i in range(4)] == [
+        ("test/001.Bird/b1.jpg", 0), ("train/001.Bird/a1.jpg", 0), ("test/002.Bird/b2.jpg", 1),
+        ("train/002.Bird/a2.jpg", 1),
+    ]  # fmt: skip
+    (tmp_path / "test/003.Bird/b3.jpg").rename(tmp_path / "test/003.Bird/a3.webp")  # the one there is, twice
+    with pytest.raises(DataError, match=r"has a3 in both test/003\.Bird and train/003\.Bird"):
+        birds.check(tmp_path)
+    (tmp_path / "test/003.Bird/a3.webp").unlink()
+    assert [one.told() for one in birds.check(tmp_path)[1]] == [
+        "test has 3 of 4 images: 003.Bird (1 of 2 images)"
+    ]  # fmt: skip
+
+
+def test_the_listed_file_is_taken_and_no_image_twice(tmp_path: Path) -> None:
+    made_sets.cub(tmp_path)
+    small, base = CUB200(train=6, test=6, classes=2), tmp_path / "CUB_200_2011"
+    folder = base / "images/001.Bird_1"
+    for suffix in (".png", ".webp", ".bmp"):
+        made_sets.picture(folder / f"Bird_1_0000{suffix}")
+    assert small.load(tmp_path).train.name(0).endswith("Bird_1_0000.jpg")
+    (folder / "Bird_1_0000.jpg").unlink()
+    assert small.load(tmp_path).train.name(0).endswith("Bird_1_0000.bmp")
+    for file, line in (("image_class_labels.txt", "1 2"), ("images.txt", "1 001.Bird_1/Bird_1_0001.jpg"),
+                       ("images.txt", "no-path")):  # fmt: skip
+        whole = (base / file).read_text()
+        (base / file).write_text(f"{whole}{line}\n")
+        with pytest.raises(DataError, match=r"Bird_1_0000\.jpg twice|images\.txt line 13: it does not hold an id of"):
+            small.load(tmp_path)
+        (base / file).write_text(whole)
+    (base / "images.txt").write_text((base / "images.txt").read_text().replace("Bird_1_0001", "Bird_1_0000"))
+    with pytest.raises(DataError, match=r"list 001\.Bird_1/Bird_1_0000\.jpg twice"):
+        small.load(tmp_path)
+    (base / "image_class_labels.txt").unlink()  # class folders alone, of which a file is there thrice
+    with pytest.raises(DataError, match=r"several files \(Bird_1_0000\.bmp, Bird_1_0000\.png, Bird_1_0000\.webp\)"):
+        small.load(tmp_path)
+
+
+def test_cars_in_class_folders_are_held_to_their_sizes(tmp_path: Path) -> None:
+    cars = Cars196()
+    names, sizes = official_classes()
+    for name, size in zip(names, sizes, strict=True):
+        folder = tmp_path / name.replace("/", "-")
+        folder.mkdir()
+        for number in range(size):
+            (folder / f"{number}.jpg").touch()
+    assert cars.check(tmp_path)[1] == []
+    (tmp_path / names[0] / "5.jpg").rename(tmp_path / names[1] / "double.jpg")  # as many as before
+    with pytest.raises(DataError, match=r"more images than were published: Acura RL Sedan 2012 \(65, published 64\)"):
+        cars.check(tmp_path)
+    (tmp_path / names[1] / "double.jpg").unlink()
+    (short,) = cars.check(tmp_path)[1]
+    assert short.told() == f"train has 8,053 of 8,054 images: {names[0]} (88 of 89 images)"
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -310,6 +376,34 @@ def test_mnist_keeps_its_own_test_images(tmp_path: Path) -> None:
     assert (len(found.train), len(found.test)) == (20, 10)
     splits = found.splits(folds=2)
     assert sorted(splits.val.labels.tolist()) == list(range(10))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_is_told_from_sets_of_the_same_names(
+    tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gzip
+    import hashlib
+
+    from tests.data.test_mnist import idx
+
+    sums: dict[str, list[str]] = {"train": [], "t10k": []}
+    for part, count in (("train", 60_000), ("t10k", 10_000)):
+        pixels = np.full((count, 1, 1), 7, dtype=np.uint8)  # one pixel each
+        for name, array in (("images-idx3", pixels), ("labels-idx1", np.arange(count, dtype=np.uint8) % 10)):
+            content = idx(array)
+            sums[part].append(hashlib.md5(content).hexdigest())
+            file = tmp_path / f"{part}-{name}-ubyte{'.gz' if packed else ''}"
+            file.write_bytes(gzip.compress(content, 1) if packed else content)
+    for one in (Mnist(), FashionMnist()):
+        with pytest.raises(DataError, match=f"the train files are not those of {one.title}"):
+            one.load(tmp_path)
+    made = {"train": tuple(sums["train"]), "test": tuple(sums["t10k"])}
+    monkeypatch.setattr(FashionMnist, "checksums", made)
+    assert len(FashionMnist().load(tmp_path).test) == 10_000
+    monkeypatch.setattr(FashionMnist, "checksums", {**made, "test": (made["test"][0], "another")})
+    with pytest.raises(DataError, match="the test files are not those of Fashion-MNIST"):
+        FashionMnist().load(tmp_path)
 
 
 def test_what_is_missing_is_named_and_must_be_noted(tmp_path: Path) -> None:

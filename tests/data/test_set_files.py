@@ -134,6 +134,25 @@ def test_a_set_is_taken_from_a_folder_an_archive_or_several(tmp_path: Path) -> N
         get(SMALL, tmp_path / "joined", source=parts)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_folder_of_links_is_refused_by_their_names(tmp_path: Path, whole: bool) -> None:
+    made_sets.cub(tmp_path / "real")
+    links = tmp_path / "links"
+    if whole:
+        links.mkdir()
+        (links / "CUB_200_2011").symlink_to(tmp_path / "real/CUB_200_2011")
+    else:
+        for file in (tmp_path / "real").rglob("*.*"):
+            if file.is_file():
+                place = links / file.relative_to(tmp_path / "real")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(file)
+    assert SMALL.check(links)[1] == []
+    with pytest.raises(DataError, match=r"links has links \(CUB_200_2011.*not followed: use the folder where it is"):
+        get(SMALL, tmp_path / "copy", source=links)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["links", "real"]
+
+
 @pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tgz"])
 def test_the_way_to_a_set_is_shown(tmp_path: Path, kind: str) -> None:
     root = tmp_path / "made"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 
 from tests.conftest import MakeFolder
 from tests.protocols.test_runs import WORDS, make_task
-from winnow.errors import MissingExtraError
+from winnow.errors import ConfigError, MissingExtraError
 from winnow.protocols import make_table, on_ray, packed
+from winnow.protocols.cluster import check_room, connect
 from winnow.protocols.engines import Order, train_one
 from winnow.protocols.write import comma_separated
 from winnow.training import Outcome, Trainer
@@ -65,6 +68,13 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_lost(
     photos = make_folder(classes=8, images=3, size=16)
     task = make_task(photos, cluster / "ray", "c2", protocol="conventional")
     ended: list[Outcome] = []
+    for share, told in (
+        ({"gpus": 0.5}, r"--gpus 0\.5: no node"),
+        ({"gpus": 0, "cpus": 2}, r"have 0 GPUs and 1 cores\)"),
+    ):
+        with pytest.raises(ConfigError, match=told):  # two nodes of one core are no node of two
+            task.train(task.trials(), on_ray(**share), ended.append)
+    assert not ended
     outcomes = task.train(task.trials(), on_ray(gpus=0), ended.append)
     assert [outcome.error for outcome in outcomes] == [None] * 3
     assert len(ended) == 3
@@ -92,6 +102,34 @@ def test_a_worker_answers_in_all_cases(
     failed: Any = train_one(Order.of(bad.trials()[0].planned)).outcome(run)
     assert failed.result is None
     assert str(failed.error)
+
+
+def test_room_is_that_of_one_living_node() -> None:
+    def node(alive: bool = True, **resources: float) -> dict[str, Any]:
+        return {"Alive": alive, "Resources": resources}
+
+    check_room([node(CPU=4), node(CPU=1, GPU=2)], gpus=0.5, cpus=1)
+    check_room([node(CPU=4)], gpus=0, cpus=4)
+    for nodes in ([], [node(GPU=1)], [node(CPU=4), node(GPU=1)], [node(alive=False, CPU=4, GPU=1)]):
+        with pytest.raises(ConfigError, match=r"--gpus 0\.5: no node of the cluster has that"):
+            check_room(nodes, gpus=0.5, cpus=1)
+
+
+def test_a_cluster_that_does_not_answer_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="needs the ray extra")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
+        free = f"127.0.0.1:{taken.getsockname()[1]}"
+        begun = time.monotonic()
+        for address in (free, f"ray://{free}", "127.0.0.1:99999", "nonsense"):
+            with pytest.raises(ConfigError, match=f"--address {address}: no Ray cluster answers there"):
+                connect(ray, address)
+        monkeypatch.setenv("RAY_ADDRESS", free)
+        with pytest.raises(ConfigError, match=f"--address {free}: no Ray"):
+            connect(ray, None)
+        assert time.monotonic() - begun < 10  # Ray itself goes on for minutes
+    assert not ray.is_initialized()
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import shlex
 import sqlite3
 import sys
 from contextlib import closing
@@ -16,13 +17,15 @@ from typer.testing import CliRunner
 from tests.conftest import MakeFolder
 from tests.protocols.test_runs import WORDS, Killed
 from winnow.cli.main import app
-from winnow.errors import ConfigError, MissingExtraError, ModelError
+from winnow.cli.train import split_words
+from winnow.errors import ConfigError, MissingExtraError, ModelError, OutputError
 from winnow.protocols import search as module
 from winnow.protocols.begun import flat, nested
 from winnow.protocols.search import Search, importances
 from winnow.protocols.space import Choice, Range, parse_space
 from winnow.report.search import contour_figure, importance_figure
-from winnow.training import Monitor, load_config
+from winnow.training import Monitor, RunFolder, load_config
+from winnow.training.same import differing
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights", "ignore::Warning")
 
@@ -211,6 +214,26 @@ def test_a_memory_of_another_optuna_is_told(make_folder: MakeFolder, tmp_path: P
         search.open()
 
 
+def test_two_searches_in_one_folder_do_not_disturb_each_other(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos = make_folder(classes=8, images=3, size=16)
+    alone = make_search(photos, tmp_path / "alone", "dim=2..4").run(2)
+    first, second = (make_search(photos, tmp_path / "out", "dim=2..4") for _ in range(2))
+    refused: list[str] = []
+
+    def meanwhile(number: int) -> Monitor:  # while a trial of the first is running
+        with pytest.raises(OutputError) as error:
+            second.run(2)
+        refused.append(str(error.value))
+        return Monitor()
+
+    study = first.run(2, monitor=meanwhile)
+    assert refused == [f"another process is searching in {tmp_path / 'out'}: wait until it is done"] * 2
+    assert values(study) == values(alone)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
+    assert values(second.run(2, monitor=lambda number: Killed())) == values(alone)  # nothing is left to train
+
+
 def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos = make_folder(classes=8, images=3, size=16)
@@ -239,6 +262,28 @@ def test_the_command(make_folder: MakeFolder, tmp_path: Path) -> None:
     assert (out / "contour.svg").is_file()
     error = CliRunner().invoke(app, ["tune", "seed=1"]).exception
     assert isinstance(error, ConfigError)
+
+
+def test_the_next_command_is_that_of_the_best_trial(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    photos, out = make_folder(classes=8, images=3, size=16), tmp_path / "out folder"
+    (tmp_path / "my config.yaml").write_text("seed: 7\n")
+    # The name of the loss is searched after one of its settings, and would drop it if it came after.
+    words = [str(tmp_path / "my config.yaml"), f"data={photos}", *WORDS, "pooling=gap", "augment.area=[0.5, 1.0]",
+             "loss.margin=0.3..0.9", "loss=c1|triplet"]  # fmt: skip
+    said = CliRunner().invoke(app, ["tune", *words, "-o", str(out), "--trials", "2"])
+    assert said.exit_code == 0, said.output
+    next_line = next(line for line in said.output.splitlines() if line.startswith("next: "))
+    command, train, *given = shlex.split(next_line.removeprefix("next: "))
+    assert (command, train) == ("winnow", "train")
+    best = max(csv.DictReader((out / "trials.csv").open()), key=lambda row: float(row["value"]))
+    config = load_config(*split_words(given))
+    assert config.loss["name"] == best["loss"]
+    assert config.loss["margin"] == float(best["loss.margin"])
+    assert (config.seed, list(config.augment.area)) == (7, [0.5, 1.0])
+    kept = next(RunFolder(path.parent).read_config() for path in out.rglob("config.yaml")
+                if f"margin: {best['loss.margin']}" in path.read_text())  # fmt: skip
+    assert differing(kept.model_dump(mode="json"), config.model_dump(mode="json")) == "train.test"
 
 
 def test_figures_of_few_or_odd_trials() -> None:

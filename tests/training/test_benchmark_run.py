@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from tests.conftest import TINY
 from tests.data import made_sets
 from winnow import Embedder
+from winnow.cli.main import app
 from winnow.data.sets import DATASETS
 from winnow.data.sets.cub200 import CUB200
 from winnow.data.sets.inshop import InShop
@@ -75,6 +77,9 @@ def test_queries_are_searched_in_their_gallery(inshop: Path, tmp_path: Path, set
     else:
         assert kept["classes"] == {"train": 6, "val": 2, "test": 6, "gallery": 6}
     assert evaluate_run(folder).metrics()["R@1"] == pytest.approx(test["R@1"])
+    told = json.loads(CliRunner().invoke(app, ["evaluate", str(folder.path), "--json"]).stdout)
+    assert told["queries"] == 12
+    assert told["missing"] == kept["missing"]
 
 
 def test_settings_that_make_no_sense_are_refused(inshop: Path, tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from winnow.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from winnow.evaluation import RetrievalResult
@@ -45,12 +47,15 @@ def evaluate(
             say(f"{queries} queries")
         return
     embeddings: list[Tensor] = []
+    missing: dict[str, Mapping[str, Any]] = {}
     with ConsoleMonitor() as monitor:
-        result = evaluate_run(RunFolder(run), data, monitor, embeddings.append)
+        result = evaluate_run(RunFolder(run), data, monitor, embeddings.append, missing.update)
     queries = len(result.relevant) - result.left_out
     again = rerank_run(result, embeddings[0], rerank)
     if as_json:
-        told: dict[str, object] = {"metrics": result.metrics(), "queries": queries, "left_out": result.left_out}
+        told: dict[str, object] = {
+            "metrics": result.metrics(), "queries": queries, "left_out": result.left_out, "missing": missing,
+        }  # fmt: skip
         print(json.dumps({**told, "reranked": again} if rerank else told))
         return
     out.print(metrics_table({str(data or "test classes"): result.metrics(), **again}, f"{run} (%)"))

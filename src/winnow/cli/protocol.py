@@ -11,7 +11,7 @@ import typer
 from winnow.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from winnow.protocols.runs import Engine, Task, Trial
     from winnow.training import Outcome
@@ -60,6 +60,7 @@ def protocol(
         return
     if name is None or target is None:
         raise ConfigError("name a protocol, a set and methods, as in `winnow protocol fair cub200 c2 c2+gsp`")
+    check_engine(engine, {"--at-once": at_once, "--gpus": gpus, "--address": address})
     kind, on, network = find_protocol(name, chapter), find_set(target), find_backbone(backbone)
     if data is not None and on.path is not None:
         raise ConfigError(f"--data {data}: the folder {on.path} is named already")
@@ -87,6 +88,20 @@ def protocol(
         )
 
 
+_OPTIONS = {"packed": ("--at-once",), "ray": ("--gpus", "--address")}
+"""The engines, each with the options of its own."""
+
+
+def check_engine(engine: str, options: Mapping[str, object]) -> None:
+    """Refuse an engine that there is not, and options of another."""
+    if engine not in _OPTIONS:
+        raise ConfigError(f"--engine {engine}: it is {' or '.join(_OPTIONS)}")
+    for other, names in _OPTIONS.items():
+        wrong = next((name for name in names if other != engine and options[name] is not None), None)
+        if wrong is not None:
+            raise ConfigError(f"{wrong} is for --engine {other}, but {engine} trains: name that one, or leave it out")
+
+
 def _train(
     task: Task, trials: Sequence[Trial], engine: str, at_once: int | None, gpus: float | None, address: str | None
 ) -> list[str]:
@@ -109,10 +124,8 @@ def _train(
         # Before CUDA starts: by default streams beyond the eighth wait for others.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         train = packed(at_once=at_once, monitor=lambda run: monitors[id(run)])
-    elif engine == "ray":
-        train = on_ray(gpus=_default_share() if gpus is None else gpus, address=address)
     else:
-        raise ConfigError(f"--engine {engine}: it is packed or ray")
+        train = on_ray(gpus=_default_share() if gpus is None else gpus, address=address)
     if address is None:  # the disk of a cluster need not be here
         check_there(task, trials)
     with shown:

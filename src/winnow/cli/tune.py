@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +62,10 @@ def tune(
         _draw(search, study, out_folder)
         if not done:
             raise ConfigError("every trial failed: search other ranges in another folder (--out)")
-        best = " ".join(f"{key}={value}" for key, value in study.best_params.items())
         place = search.place(study.best_params).path
         say(f"best of {len(done)}: {100 * study.best_value:.2f} on validation classes, {place}")
-        say(" ".join(["next: winnow train", *([] if file is None else [file]), *plain, best]))
+        named = [] if file is None else [file]
+        say(f"next: {shlex.join(['winnow', 'train', *named, *search.settings(study.best_params)])}")
 
 
 def _draw(search: Search, study: Any, folder: Path) -> None:

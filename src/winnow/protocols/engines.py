@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import MissingExtraError, TrainingError, WinnowError
+from winnow.protocols.cluster import check_room, connect
 from winnow.protocols.runs import Engine
 from winnow.training import Monitor, Outcome, RunFolder, make_config, run_pack, run_training
 from winnow.training.plan import Planned
@@ -40,6 +41,7 @@ def on_ray(*, gpus: float = 1.0, cpus: float = 1.0, address: str | None = None) 
 
     Raises:
         MissingExtraError: where Ray is not installed.
+        ConfigError: when it trains, where no cluster answers or none of its nodes has the share.
     """
     try:
         import ray
@@ -49,8 +51,9 @@ def on_ray(*, gpus: float = 1.0, cpus: float = 1.0, address: str | None = None) 
     def train(runs: Sequence[Planned], ended: Callable[[Outcome], None]) -> list[Outcome]:
         mine = not ray.is_initialized()
         if mine:
-            ray.init(address=address, log_to_driver=False)
+            connect(ray, address)
         try:
+            check_room(ray.nodes(), gpus=gpus, cpus=cpus)
             task = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=RETRIES)(train_one)
             waiting = {task.remote(Order.of(run)): run for run in runs}
             outcomes: dict[int, Outcome] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import ConfigError, MissingExtraError, TrainingError
-from winnow.files import make_folder
+from winnow.files import lock, make_folder
 from winnow.protocols.begun import changed, flat
 from winnow.protocols.memory import telling
 from winnow.protocols.space import Space, first, suggest
@@ -46,16 +46,19 @@ class Search:
         """The search's memory, a database of Optuna."""
         return self.folder.resolve() / "search.db"
 
+    def settings(self, found: Mapping[str, Any]) -> list[str]:
+        """Return the words, after the config file, of some values of the searched keys."""
+        # A name before its settings: a loss given after loss.margin would drop it.
+        chosen = sorted(found.items(), key=lambda one: one[0].count("."))
+        return [*self.words, *(f"{key}={value}" for key, value in chosen)]
+
     def config(self, found: Mapping[str, Any]) -> Config:
         """Return the config of some values of the searched keys.
 
         Raises:
             ConfigError: for a key or value that no config takes, and for validation on the test classes.
         """
-        # A name before its settings: a loss given after loss.margin would drop it.
-        chosen = sorted(found.items(), key=lambda one: one[0].count("."))
-        words = [f"{key}={value}" for key, value in chosen]
-        config = load_config(self.file, [*self.words, *words, "train.test=false"])
+        config = load_config(self.file, [*self.settings(found), "train.test=false"])
         if config.data.val_classes == "test":
             raise ConfigError("data.val_classes=test: settings that are chosen on the test classes say nothing")
         check_objective(config)
@@ -87,11 +90,15 @@ class Search:
         Raises:
             ConfigError: when the folder holds a search for something else.
             ModelError: when the memory is damaged, or cannot be read or written.
+            OutputError: when another process searches in the folder.
             MissingExtraError: where Optuna is not installed.
         """
-        study = self.open()
         optuna = _optuna()
-        with telling(self.memory):
+        make_folder(self.folder)
+        # A file of its own: whoever closes the memory's, even without having had a lock on it, lets go of SQLite's.
+        with lock(self.folder / "search.lock", f"searching in {self.folder}"), telling(self.memory):
+            study = self.open()
+            # No other process is at it, so that whoever ran these is gone.
             for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
                 study.enqueue_trial(trial.params, skip_if_exists=False)
                 study.tell(trial.number, state=optuna.trial.TrialState.FAIL)

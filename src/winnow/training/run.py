@@ -224,6 +224,7 @@ def describe_data(splits: Splits, test: Inputs | None) -> dict[str, Any]:
 def evaluate_run(
     folder: RunFolder, data: str | None = None, monitor: Monitor | None = None,
     seen: Callable[[Tensor], None] = lambda embeddings: None,
+    lacks: Callable[[Mapping[str, Mapping[str, Any]]], None] = lambda missing: None,
 ) -> RetrievalResult:  # fmt: skip
     """Judge a finished run's model on its own test classes, or a run's or a saved model on all images of other data.
 
@@ -232,6 +233,7 @@ def evaluate_run(
         data: Other images, as in the config.
         monitor: Told how it goes.
         seen: Given the embeddings (N, dim) as they are compared; of queries and a gallery the queries come first.
+        lacks: Given what a benchmark set is known to lack, by part, as in a run's result.
     """
     if folder.config_file.is_file():
         folder.check_finished()
@@ -247,6 +249,7 @@ def evaluate_run(
     if data is None or data in DATASETS:
         splits = load_data(config) if data is None else DATASETS[data].load().splits(on_test=True)
         images, gallery, ks, notes = splits.test, splits.gallery, splits.ks, splits.notes
+        lacks(splits.missing)
         if images is None:
             raise DataError(f"the run {folder.path} has no test classes: name other images with --data")
     else:

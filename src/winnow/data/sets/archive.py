@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
+from winnow.data.fileset import first_few
 from winnow.data.sets.download import Progress
 from winnow.errors import DataError, OutputError
 
@@ -83,13 +84,21 @@ def unpack(
 
 
 def copy_files(source: Path, target: Path, *, progress: Progress = _unseen) -> int:
-    """Copy the files below a folder, links left aside; return how many there were."""
+    """Copy the visible files below a folder; return how many there were.
+
+    Raises:
+        DataError: where there are links: they may lead anywhere, as in archives.
+        OutputError: when a file cannot be written.
+    """
     try:
-        files = [
-            path
-            for path in sorted(source.rglob("*"))
-            if path.is_file() and not path.is_symlink() and not path.name.startswith(".")
-        ]
+        visible = [path for path in sorted(source.rglob("*")) if not path.name.startswith(".")]
+        links = [str(path.relative_to(source)) for path in visible if path.is_symlink()]
+        if links:
+            raise DataError(
+                f"{source} has links ({first_few(links)}), which are not followed: use the folder where it is "
+                f"(data.root={source}), or put files in their place (`cp -rL` does)"
+            )
+        files = [path for path in visible if path.is_file()]
         for count, path in enumerate(files, start=1):
             place = target / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -11,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from winnow.data.fileset import natural_key
 from winnow.data.sets.base import Contents, Dataset, Source
-from winnow.data.sets.listed import Row, find, image_files, listed
+from winnow.data.sets.class_folders import find_folders, read_folders
+from winnow.data.sets.listed import Row, find, listed
 from winnow.data.sets.matfile import read_mat
 from winnow.errors import DataError
 
@@ -49,7 +48,9 @@ class Cars196(Dataset):
     )
 
     def __init__(self, *, train: int = 8054, test: int = 8131, class_names: Sequence[str] | None = None) -> None:
-        self.class_names = official_names() if class_names is None else tuple(class_names)
+        self.class_names: tuple[str, ...]
+        self.sizes: tuple[int, ...] | None  # those of a made set are not known
+        self.class_names, self.sizes = official_classes() if class_names is None else (tuple(class_names), None)
         half = len(self.class_names) // 2
         self.counts = {"train": train, "test": test}
         self.classes = {"train": half, "test": len(self.class_names) - half}
@@ -101,29 +102,21 @@ class Cars196(Dataset):
         no class folders either.
         """
         position = {_plain(name): label for label, name in enumerate(self.class_names)}
-        rows: list[tuple[str, int]] = []
-        for folder, children, _ in os.walk(root):
-            known = [name for name in children if _plain(name) in position]
-            children[:] = sorted(name for name in children if name not in known and not name.startswith("."))
-            for name in sorted(known):
-                place = Path(folder, name)
-                inner = place.relative_to(root).as_posix()
-                stems = sorted(image_files(place).values(), key=natural_key)
-                rows += [(f"{inner}/{stem}", position[_plain(name)]) for stem in stems]
-        empty = sorted(set(position.values()) - {label for _, label in rows})
-        if not rows:
+        folders = find_folders(root, lambda name: position.get(_plain(name)))
+        if not folders:
             told = f" ({', '.join(lacking)} missing)" if lacking else ""
             raise DataError(f"{root} is no folder of {self.title}: it needs {self.layout}{told}")
-        if empty:
-            raise DataError(f"{root} has no images of {len(empty)} classes; the first is {self.class_names[empty[0]]}")
-        rows.sort(key=lambda row: row[1])  # by class, as everything that follows counts
-        return self._listed(root, root, rows)
+        without = [name for label, name in enumerate(self.class_names) if label not in folders]
+        if without:
+            raise DataError(f"{root} has no folder of {len(without)} classes; the first is {without[0]}")
+        return read_folders(root, folders, self.class_names, self._parts, sizes=self.sizes)
 
 
-def official_names() -> tuple[str, ...]:
-    """Return the 196 models in the order of their numbers in cars_annos.mat."""
+def official_classes() -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the 196 models in the order of their numbers in cars_annos.mat, and how many images each has."""
     text = files("winnow.data.sets").joinpath("cars196_classes.txt").read_text(encoding="utf-8")
-    return tuple(text.splitlines())
+    rows = [line.split(" ", 1) for line in text.splitlines()]
+    return tuple(name for _, name in rows), tuple(int(size) for size, _ in rows)
 
 
 def _plain(name: str) -> str:

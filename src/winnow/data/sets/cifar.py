@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from winnow.data.imageset import ImageSet
 from winnow.data.sets.base import Contents
-from winnow.data.sets.listed import Row, find, image_files, listed
+from winnow.data.sets.images_below import single_files
+from winnow.data.sets.listed import Row, find, made_of
 from winnow.data.sets.pixels import PixelSet
 from winnow.data.sets.unpickle import read_batch
 from winnow.errors import DataError
@@ -80,11 +81,12 @@ def _class_folders(root: Path, class_names: tuple[str, ...]) -> Contents:
         )
     at = train.parents[1]
     position = {name: label for label, name in enumerate(class_names)}
+    inner = at.relative_to(root)
     rows = []
-    for path in sorted(image_files(at).values()):
+    for path in sorted(single_files(at)):
         part, _, rest = path.partition("/")
         label = position.get(rest.partition("/")[0])
         if part in ("train", "test") and label is not None:
-            rows.append(Row(part, path, label))
+            rows.append(Row(part, (inner / path).as_posix(), label))
     every = range(len(class_names))
-    return listed(root, rows, class_names, {"train": every, "test": every}, at=at)
+    return made_of(root, rows, class_names, {"train": every, "test": every}, {})

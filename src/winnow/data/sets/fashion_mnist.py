@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from winnow.data.sets.base import Source
 from winnow.data.sets.mnist import Mnist
 
@@ -23,3 +25,7 @@ class FashionMnist(Mnist):
             ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
         )
     )
+    checksums: ClassVar = {
+        "train": ("f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9"),
+        "test": ("8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965"),
+    }

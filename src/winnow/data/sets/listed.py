@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from winnow.data.fileset import FileSet, natural_key
-from winnow.data.images import IMAGE_SUFFIXES
+from winnow.data.fileset import FileSet
 from winnow.data.imageset import ImageSet, Subset
 from winnow.data.sets.base import Contents
+from winnow.data.sets.images_below import image_files
 from winnow.errors import DataError
 
 
@@ -39,32 +39,12 @@ def find(root: Path, *names: str, depth: int = 2) -> Path | None:
     return None
 
 
-def image_files(root: Path) -> dict[str, str]:
-    """Return the image files below a folder: relative path without suffix to relative path.
-
-    Without the suffix, because resized copies often have another than the original.
-    """
-    found: dict[str, str] = {}
-    seen: set[tuple[int, int]] = set()
-    for folder, children, files in os.walk(root, followlinks=True):
-        state = os.stat(folder)
-        if (state.st_dev, state.st_ino) in seen:  # a link back
-            children.clear()
-            continue
-        seen.add((state.st_dev, state.st_ino))
-        prefix = os.path.relpath(folder, root).replace(os.sep, "/")
-        for file in files:
-            stem, suffix = os.path.splitext(file)
-            if suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
-                inner = "" if prefix == "." else f"{prefix}/"
-                found[inner + stem] = inner + file
-    return found
-
-
 def listed(
     root: Path, rows: Iterable[Row], class_names: Sequence[str], parts: Mapping[str, Sequence[int]], *, at: Path
 ) -> Contents:
     """Make the parts of what is there of the listed files, and name what is not.
+
+    Of a file that is there with several suffixes the listed one is taken, else the first in plain order.
 
     Args:
         root: The folder that names of images begin below.
@@ -72,46 +52,51 @@ def listed(
         class_names: All classes, in the official order.
         parts: The classes of each part, by position.
         at: The folder the listed paths are relative to.
+
+    Raises:
+        DataError: where none is there, or an image is listed twice, which would make up for one that is missing.
     """
     files = image_files(at)
     inner = at.relative_to(root).as_posix()
     prefix = "" if inner == "." else f"{inner}/"
-    paths: list[str] = []
-    labels: list[int] = []
-    of_part: list[str] = []
+    there: list[Row] = []
     absent: dict[str, list[str]] = {part: [] for part in parts}
+    seen: set[str] = set()
     for row in rows:
-        path = files.get(os.path.splitext(row.path)[0])
-        if path is None:
+        stem = os.path.splitext(row.path)[0]
+        if stem in seen:
+            raise DataError(f"{at}: its label files list {row.path} twice; get the set anew")
+        seen.add(stem)
+        found = files.get(stem)
+        if found is None:
             absent[row.part].append(row.path)
         else:
-            paths.append(prefix + path)
-            labels.append(row.label)
-            of_part.append(row.part)
-    if not paths:
-        raise DataError(f"{at} has none of the images that are listed for it; the first is {_first(absent)}")
-    images = FileSet(root, paths, np.array(labels, dtype=np.int64), tuple(class_names))
-    mask = np.array(of_part)
-    made = {part: _part(images, mask == part, classes) for part, classes in parts.items()}
-    return Contents(made, {part: tuple(names) for part, names in absent.items()})
+            path = row.path if row.path in found else found[0]
+            there.append(Row(row.part, prefix + path, row.label))
+    if not there:
+        first = next((names[0] for names in absent.values() if names), "none")
+        raise DataError(f"{at} has none of the images that are listed for it; the first is {first}")
+    return made_of(root, there, class_names, parts, {part: tuple(names) for part, names in absent.items()})
 
 
-def class_folders(root: Path, place: Path, folders: Sequence[str], parts: Mapping[str, Sequence[int]]) -> Contents:
-    """Make the parts of a copy without label files: a folder for each class, given in the official order.
+def made_of(
+    root: Path,
+    rows: Sequence[Row],
+    class_names: Sequence[str],
+    parts: Mapping[str, Sequence[int]],
+    absent: Mapping[str, tuple[str, ...]],
+) -> Contents:
+    """Make the parts of files that are there, with paths relative to the folder, and of what is not.
 
-    What is not there cannot be named by file; whoever knows how many images a class has can name classes.
+    Raises:
+        DataError: where no file is there.
     """
-    rows = []
-    of_class = {label: part for part, labels in parts.items() for label in labels}
-    for label, folder in enumerate(folders):
-        stems = sorted(image_files(place / folder).values(), key=natural_key)
-        rows += [Row(of_class[label], f"{folder}/{stem}", label) for stem in stems]
-    return listed(root, rows, folders, parts, at=place)
-
-
-def subfolders(place: Path) -> list[str]:
-    """Return the names of the visible folders in a folder, in plain order."""
-    return sorted(child.name for child in place.iterdir() if _is_visible_folder(child))
+    if not rows:
+        raise DataError(f"{root} has none of the images of the set")
+    labels = np.array([row.label for row in rows], dtype=np.int64)
+    images = FileSet(root, [row.path for row in rows], labels, tuple(class_names))
+    of_part = np.array([row.part for row in rows])
+    return Contents({part: _part(images, of_part == part, classes) for part, classes in parts.items()}, absent)
 
 
 def lines(path: Path) -> list[list[str]]:
@@ -137,10 +122,6 @@ def _part(images: FileSet, mask: np.ndarray, classes: Sequence[int]) -> ImageSet
     position[list(classes)] = np.arange(len(classes))
     rows = np.flatnonzero(mask)
     return Subset(images, rows.tolist(), position[images.labels[rows]], tuple(images.class_names[c] for c in classes))
-
-
-def _first(absent: Mapping[str, Sequence[str]]) -> str:
-    return next((names[0] for names in absent.values() if names), "none")
 
 
 def _is_visible_folder(path: Path) -> bool:
