@@ -18,7 +18,7 @@ from winnow.cli.main import app
 from winnow.losses import LOSSES
 from winnow.mining import MINING
 from winnow.pooling import POOLINGS
-from winnow.protocols import find_protocol, find_set
+from winnow.protocols import find_backbone, find_protocol, find_set
 from winnow.protocols.methods import method_words
 from winnow.protocols.search import Search
 from winnow.protocols.space import parse_space
@@ -76,7 +76,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         Path("photos").mkdir()  # the folder of one's own that pages speak of
         kind, on = find_protocol(context.params["name"], context.params["chapter"]), find_set(context.params["target"])
         for variant in (Variant.read(word) for word in context.params["words"] if is_method(word)):
-            method_words(variant.name, on, kind)
+            method_words(variant.name, on, kind, find_backbone(context.params["backbone"]))
             settings += variant.settings
     # A part that the page itself adds is there once the page has been followed, as its own test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))

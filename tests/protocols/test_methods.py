@@ -22,9 +22,9 @@ from winnow.protocols import (
     find_set,
     method_words,
 )  # fmt: skip
+from winnow.protocols.comparisons import comparisons
 from winnow.protocols.documents import reported
 from winnow.protocols.runs import seed_of_run
-from winnow.protocols.table import base_of
 from winnow.training import Config, load_config
 from winnow.training.learner import check_objective, check_parts
 
@@ -33,7 +33,8 @@ TIMM = "backbone=resnet20"  # whatever backbones are built, these settings are c
 
 def settings(protocol: str, target: str, method: str, backbone: str = "resnet50", chapter: int = 5) -> Config:
     kind, on = find_protocol(protocol, chapter), find_set(target)
-    words = [*kind.words(on, find_backbone(backbone)), *method_words(method, on, kind)]
+    network = find_backbone(backbone)
+    words = [*kind.words(on, network), *method_words(method, on, kind, network)]
     return load_config(None, [*words, *on.data_words(kind, 1, None), TIMM])
 
 
@@ -94,6 +95,7 @@ def test_chapter_3_and_ccp() -> None:
     with pytest.raises(ConfigError, match="chapters 3 and 5"):
         find_protocol("fair", 4)
     assert find_protocol("ablation", 3) is find_protocol("ablation")  # of chapter 3 alone
+    assert find_protocol("ablation").chapter == 3
     with pytest.raises(ConfigError, match=r"--chapter 3: .* fair, conventional, ablation"):
         find_protocol("tuning", 3)
 
@@ -113,6 +115,9 @@ def test_conventional_settings_are_the_documents() -> None:
     assert other.pooling["name"] == "gmp_gsp"
     assert settings("conventional", "sop", "c2").train.patience == 10
     assert batch(settings("conventional", "cub", "pa")) == (100, 1)
+    for target in ("sop", "inshop"):  # as many images as other losses have
+        assert batch(settings("conventional", target, "pa")) == (112, 1)
+        assert batch(settings("conventional", target, "pa", backbone="bn_inception")) == (128, 1)
     tuning = settings("tuning", "sop", "pnca")
     assert (tuning.train.eval_every, tuning.train.patience, tuning.data.folds) == (1000, 7, 5)
 
@@ -125,7 +130,7 @@ def test_conventional_settings_are_the_documents() -> None:
 )  # fmt: skip
 def test_names_that_are_none(method: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        method_words(method, SETS["cub200"], PROTOCOLS["fair"])
+        method_words(method, SETS["cub200"], PROTOCOLS["fair"], BACKBONES["resnet50"])
 
 
 def test_other_names_that_are_none() -> None:
@@ -182,7 +187,12 @@ def test_the_documents_numbers() -> None:
 
 def test_methods_are_compared_with_what_they_add_to() -> None:
     methods = ["c2", "c1+xbm", "c2+gsp", "c1+xbm+gsp", "pa"]
-    assert [base_of(method, methods) for method in methods[1:]] == ["c2", "c2", "c1+xbm", "c2"]
+    assert comparisons(methods) == [
+        ("c1+xbm", "c2"), ("c2+gsp", "c2"), ("c1+xbm+gsp", "c1+xbm"), ("pa", "c2"),
+    ]  # fmt: skip
+    # The first has a base too, which is not compared with it once more.
+    assert comparisons(["c2+gsp", "ms", "c2"]) == [("c2+gsp", "c2"), ("ms", "c2+gsp")]
+    assert comparisons(["c2"]) == []
 
 
 def test_seeds_differ_between_models_and_not_between_methods(tmp_path: Path) -> None:
@@ -192,11 +202,17 @@ def test_seeds_differ_between_models_and_not_between_methods(tmp_path: Path) -> 
     seeds = {m: [t.planned.config.seed for t in trials if t.method == m] for m in ("c2", "ms")}
     assert seeds["c2"] == seeds["ms"]
     assert len(set(seeds["c2"])) == 12
-    assert seed_of_run(2, 3) == 23
+    assert [seed_of_run(2, run) for run in range(1, 10)] == list(range(21, 30))  # as in kept runs
+    every = [seed_of_run(model, run) for model in range(1, 10) for run in range(1, 1001)]
+    assert len(set(every)) == len(every)
     assert [(t.model, t.run) for t in trials[:5]] == [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2)]
-    for wrong in ({"models": [5]}, {"runs": [0]}):
-        with pytest.raises(ConfigError, match="protocol has 1-"):
-            Task(PROTOCOLS["fair"], SETS["cub200"], ["c2"], tmp_path, BACKBONES["resnet50"], **wrong).trials()
+    for protocol, wrong, told in (
+        ("fair", {"models": [5]}, "--folds 5: the fair protocol has folds 1-4"),
+        ("conventional", {"models": [2]}, "--folds 2: the conventional protocol has one model: leave --folds out"),
+        ("fair", {"runs": [0]}, "--runs 0: runs are counted from 1"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            Task(PROTOCOLS[protocol], SETS["cub200"], ["c2"], tmp_path, BACKBONES["resnet50"], **wrong).trials()
     for methods, told in (([], "at least one"), (["c2", "c2"], "twice")):
         with pytest.raises(ConfigError, match=told):
             Task(PROTOCOLS["fair"], SETS["cub200"], methods, tmp_path, BACKBONES["resnet50"]).trials()

@@ -81,7 +81,7 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_lost(
     assert (cluster / "mark").exists()  # a worker was lost
     here = make_task(photos, cluster / "packed", "c2", protocol="conventional")
     here.train(here.trials(), packed())
-    tables = [comma_separated(make_table(one, one.trials())) for one in (task, here)]
+    tables = [comma_separated(one, make_table(one, one.trials())) for one in (task, here)]
     assert tables[0] == tables[1]
 
 

@@ -47,7 +47,7 @@ class Killed(Monitor):
 
 def told(task: Task) -> tuple[str, str, str]:
     table = make_table(task, task.trials())
-    return markdown(task, table), comma_separated(table), latex(task, table)
+    return markdown(task, table), comma_separated(task, table), latex(task, table)
 
 
 def test_a_protocol_that_was_killed_ends_in_the_table_of_an_unbroken_one(
@@ -191,7 +191,8 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert "." in shown
     assert "±" not in shown
     told = (out / "table.md").read_text().split("|")[0]
-    assert "need a second run" in told
+    assert "need two runs of every fold" in told
+    assert "4 folds x 3 runs, of which those that are finished." in told
     assert "brackets" not in told  # nothing is explained that is not there
     assert "±" not in told
     assert CliRunner().invoke(app, [*base, "--runs", "2", "--folds", "1"]).exit_code == 0
@@ -236,7 +237,7 @@ def test_joined_numbers_are_kept_until_a_model_changes(
 
     def fill(run: RunFolder) -> None:
         run.path.mkdir(exist_ok=True)
-        run.write_embeddings(torch.randn(12, 4, generator=rng), labels)
+        run.write_embeddings(torch.randn(12, 4, generator=rng), labels, list("abcdefghijkl"))
 
     for fold in runs:
         for run in fold:
@@ -292,8 +293,10 @@ def test_the_conventional_table_has_the_best_run_and_says_what_it_is(make_folder
     assert "the mean ± deviation of all; in brackets a 95% interval" in told
     mean, std = (getattr(cells["P@1"].spread, name) for name in ("mean", "std"))
     assert rf"${100 * best['P@1']:.2f}$ (${mean:.2f} \pm {std:.2f}$)" in latex(task, table)
-    assert "the best of 3 runs" in latex(task, table).splitlines()[0]
-    assert {path.suffix for path in write_table(task, table)} == {".md", ".csv", ".tex", ".json"}
+    assert "The best of 3 runs by P@1" in told
+    assert {path.name for path in write_table(task, table)} == {
+        "table.md", "table.csv", "table.tex", "table.json", "pairs.csv",
+    }  # fmt: skip
 
 
 def test_tuning_reports_validation_classes(make_folder: MakeFolder, tmp_path: Path) -> None:

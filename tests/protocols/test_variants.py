@@ -15,7 +15,7 @@ from tests.conftest import MakeFolder
 from tests.protocols.test_runs import WORDS
 from winnow.cli.main import app
 from winnow.errors import ConfigError
-from winnow.protocols.table import base_of
+from winnow.protocols.comparisons import base_of, comparisons
 from winnow.protocols.variants import Variant, is_method
 
 NAMES = st.lists(st.sampled_from(["c2", "ms", "xbm", "gsp", "gap_gmp"]), min_size=1, max_size=3).map("+".join)
@@ -51,7 +51,9 @@ def test_a_variant_is_compared_with_the_method_that_it_varies() -> None:
     assert base_of(methods[2], methods) == "c2+gsp"
     methods = ["c2", "c2,loss.negative_margin=1", "c2+ccp", "c2+ccp,loss.negative_margin=1"]
     assert [base_of(method, methods) for method in methods[1:]] == ["c2", "c2", "c2,loss.negative_margin=1"]
-    assert base_of("c2,train.lr=1e-5", ["c2,train.lr=1e-4", "c2,train.lr=1e-5"]) == "c2,train.lr=1e-4"
+    methods = ["c2,train.lr=1e-4", "c2,train.lr=1e-5"]  # neither is the other's base
+    assert base_of(methods[1], methods) is None
+    assert comparisons(methods) == [(methods[1], methods[0])]
 
 
 @pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")

@@ -18,6 +18,7 @@ from winnow.data.sets.cub200 import CUB200
 from winnow.data.sets.inshop import InShop
 from winnow.errors import ConfigError, DataError
 from winnow.training import RunFolder, load_config, run_training
+from winnow.training.embedded import EmbeddedImages
 from winnow.training.prepare import load_data
 from winnow.training.run import evaluate_run
 
@@ -60,7 +61,8 @@ def test_queries_are_searched_in_their_gallery(inshop: Path, tmp_path: Path, set
     with pytest.warns(UserWarning, match="random"):
         result = run_training(load_config(None, [*words, *settings]), folder)
     test = result["metrics"]["test"]
-    assert [name for name in test if name.startswith("R@")] == ["R@1", "R@10", "R@20", "R@30", "R@40"]
+    for metrics in (test, result["metrics"]["val"], result["untrained"]["test"], result["untrained"]["val"]):
+        assert [name for name in metrics if name.startswith("R@")] == ["R@1", "R@10", "R@20", "R@30", "R@40"]
     assert {name: value for name, value in test.items() if name.startswith("R@")} == pytest.approx(
         by_hand(Embedder.from_pretrained(folder.model_folder), inshop, (1, 10, 20, 30, 40)), abs=1e-6
     )
@@ -71,6 +73,10 @@ def test_queries_are_searched_in_their_gallery(inshop: Path, tmp_path: Path, set
     assert "id_00000009/02_1_front.jpg" in kept["missing"]["gallery"]["names"][0]
     embeddings, labels = folder.read_embeddings()
     assert len(embeddings) == len(labels) == 23
+    loaded = DATASETS["inshop"].load(inshop)
+    assert loaded.gallery is not None
+    names = [part.name(i) for part in (loaded.test, loaded.gallery) for i in range(len(part))]
+    assert folder.read_images() == EmbeddedImages.of(labels, names)
     if settings == ["data.val_classes=test"]:
         assert kept["images"]["train"] == 32
         assert result["metrics"]["val"]["MAP@R"] == pytest.approx(test["MAP@R"])

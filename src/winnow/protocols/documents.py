@@ -41,7 +41,6 @@ def reported(protocol: Protocol, target: str, method: str, backbone: str, dim: i
         dim: Size of the embedding that is judged.
         metric: `MAP@R` or `P@1`.
     """
-    chapter = "3" if protocol.normalise == "ball" else "5"
     found: list[Reported] = []
     content = _content()
     for table, kind, network, size, on, name, measure, value, std in content["rows"]:
@@ -51,7 +50,7 @@ def reported(protocol: Protocol, target: str, method: str, backbone: str, dim: i
             continue
         doubt = content["doubtful"].get(f"{table} {network} {on} {name} {size} {measure}", "")
         found.append(Reported(value, std, table, network, doubt))
-    return min(found, key=lambda one: (not one.table.startswith(chapter), one.std is None), default=None)
+    return min(found, key=lambda one: (not one.table.startswith(str(protocol.chapter)), one.std is None), default=None)
 
 
 @cache

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
 from winnow.files import write_text
 from winnow.functional import NORMALISE, Normalise
@@ -52,7 +53,14 @@ def joined_metrics(
 
     Returns:
         Metric name to an array with an axis for each fold.
+
+    Raises:
+        DataError: for runs of other test images than the others', naming them.
+        ModelError: for embeddings that cannot be read.
     """
+    odd = other_images([run for fold in folds for run in fold])
+    if odd:
+        raise DataError(told_apart(odd))
     names = [[run.path.name for run in fold] for fold in folds]
     prints = {run.path.name: _fingerprint(run.embeddings_file) for fold in folds for run in fold}
     settings = {"normalise": normalise, "ks": list(ks), "queries": queries}
@@ -84,6 +92,26 @@ def judge_joined(embeddings: Tensor, labels: Tensor, ks: Sequence[int], queries:
         return retrieval_metrics(embeddings, labels, ks=ks)
     return retrieval_metrics(
         embeddings[:queries], labels[:queries], gallery=embeddings[queries:], gallery_labels=labels[queries:], ks=ks
+    )
+
+
+def other_images(runs: Sequence[RunFolder]) -> list[RunFolder]:
+    """Return the runs whose kept embeddings are of other test images than most, or than the first where it is a draw.
+
+    Raises:
+        ModelError: for embeddings that cannot be read.
+    """
+    images = [run.read_images() for run in runs]
+    most = max(images, key=lambda one: sum(one.are(other) for other in images), default=None)
+    return [run for run, one in zip(runs, images, strict=True) if most is not None and not most.are(one)]
+
+
+def told_apart(odd: Sequence[RunFolder]) -> str:
+    """Say that some runs are of other images, and what to do."""
+    return (
+        f"{', '.join(str(run.path) for run in odd)}: other test images, or in another order, than those of the other "
+        "runs, so that the embeddings cannot be joined or compared: put the images back, remove these folders and "
+        "train the runs anew"
     )
 
 

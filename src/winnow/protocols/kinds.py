@@ -10,6 +10,9 @@ from winnow.protocols.sets import ProtocolSet
 
 Report = Literal["ensembles", "best", "mean"]
 
+SAMPLES = 4
+"""Images of each class in a batch."""
+
 
 @dataclass(frozen=True)
 class Backbone:
@@ -59,7 +62,7 @@ class Protocol:
         judged: Which split is reported.
         report: How runs become a row of the table.
         normalise: What is done to embeddings.
-        chapter: Of the thesis, where two have a protocol of this name.
+        chapter: Of the thesis; two have a fair and a conventional protocol.
     """
 
     name: str
@@ -90,7 +93,7 @@ class Protocol:
             *backbone.words, "backbone.train=full", "backbone.freeze_batch_norm=true",
             "image.resize=256", "image.crop=227", f"dim={self.dim}", f"normalise={self.normalise}",
             # Early stopping is what ends training.
-            "train.steps=1000000", "train.start=random", "train.optimizer=adam", "train.samples_per_class=4",
+            "train.steps=1000000", "train.start=random", "train.optimizer=adam", f"train.samples_per_class={SAMPLES}",
             f"train.eval_every={self.epoch(target)}", f"train.patience={self.patience[target.large]}",
         ]  # fmt: skip
         if self.on_test:
@@ -129,7 +132,7 @@ TUNING = Protocol(
 ABLATION = Protocol(
     "ablation", "one model on two thirds of the training classes, judged on the last third; the mean of three",
     parts=3, models=1, runs=3, dim=128, every=(25, 250), patience=(40, 40), judged="val", report="mean",
-    normalise="ball",
+    normalise="ball", chapter=3,
 )  # fmt: skip
 
 CHAPTER_3 = {protocol.name: protocol for protocol in (FAIR_3, CONVENTIONAL_3, ABLATION)}

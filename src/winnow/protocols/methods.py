@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from winnow.errors import ConfigError, nearest
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
-from winnow.protocols.kinds import Protocol
+from winnow.protocols.kinds import SAMPLES, Backbone, Protocol
 from winnow.protocols.sets import ProtocolSet
 
 # The documents' short names; every loss can also be called by its own.
 SHORT_LOSSES = {"pa": "proxy_anchor", "pnca": "proxy_nca", "softtriple": "soft_triple"}
 SEPARATOR = "+"
+# Which batches of single images are cut to in the documents' code; training cuts those of other sets.
+_CLASSES: Mapping[str | None, int] = {"cub": 100, "cars": 96}
 
 Words = list[str]
 
@@ -102,8 +104,14 @@ def losses() -> Iterator[str]:
     return (short.get(name, name) for name in LOSSES)
 
 
-def method_words(name: str, target: ProtocolSet, protocol: Protocol) -> Words:
+def method_words(name: str, target: ProtocolSet, protocol: Protocol, backbone: Backbone) -> Words:
     """Return the settings of a method, beside those that all methods of a protocol share.
+
+    Args:
+        name: Of the method, such as `c1+xbm+gsp`.
+        target: The set.
+        protocol: The protocol.
+        backbone: The network, which the conventional protocol's batches depend on.
 
     Raises:
         ConfigError: for a name that is none, with the nearest; for two additions of one kind.
@@ -118,7 +126,7 @@ def method_words(name: str, target: ProtocolSet, protocol: Protocol) -> Words:
     words = [f"loss={loss}"]
     if target.preset in LOSSES.presets(loss):
         words.append(f"loss.preset={target.preset}")
-    words += _proxy_words(loss, target, protocol) if proxies else []
+    words += _proxy_words(loss, target, protocol, backbone) if proxies else []
     kinds: dict[str, str] = {"references": first} if proxies else {}
     for one in added:
         if one not in ADDITIONS:
@@ -134,12 +142,13 @@ def method_words(name: str, target: ProtocolSet, protocol: Protocol) -> Words:
     return words
 
 
-def _proxy_words(loss: str, target: ProtocolSet, protocol: Protocol) -> Words:
+def _proxy_words(loss: str, target: ProtocolSet, protocol: Protocol, backbone: Backbone) -> Words:
     """Return batches of single images, faster proxies, and an epoch in which the backbone waits."""
     words = ["train.samples_per_class=1", "train.lr_multipliers={'references.proxies': 100}"]
     if protocol.on_test:
         # The documents' code cuts batches to the classes there are, and lets the backbone learn from the start.
-        words.append(f"train.classes_per_batch={ {'cub': 100, 'cars': 96}.get(target.preset or '', 112) }")
+        images = backbone.batch * SAMPLES
+        words.append(f"train.classes_per_batch={min(images, _CLASSES.get(target.preset, images))}")
     else:
         words += ["train.classes_per_batch=32", f"train.warm_up={protocol.epoch(target)}"]
     if loss == "soft_triple":  # large on CUB and Cars196, small on the others, as Table 3.1 has it

@@ -34,6 +34,8 @@ def _validations(folder: RunFolder) -> dict[str, list[float]]:
         history = folder.read_history()
     except ModelError:
         return {}
+    if not history:  # of a run that was taken in from a table that does not tell it
+        return {}
     there = {name: key for name, key in COLUMNS.items() if all(key in entry for entry in history)}
     return {
         "step": [entry["step"] for entry in history],

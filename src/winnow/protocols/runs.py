@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,8 @@ from winnow.training.config import Config
 from winnow.training.learner import check_objective, check_parts
 from winnow.training.plan import Planned, check_same
 from winnow.training.recorded import take_in
+
+MOST_RUNS = 1000
 
 Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
 """Trains runs: finished ones are read, begun ones go on; told of each that ends."""
@@ -77,10 +78,15 @@ class Task:
         Raises:
             ConfigError: for folds or runs that the protocol does not have.
         """
-        for option, asked, most in (("--folds", self.models, self.protocol.models), ("--runs", self.runs, 1000)):
+        name, models = self.protocol.name, self.protocol.models
+        has = f"has folds 1-{models}" if models > 1 else "has one model: leave --folds out"
+        for option, asked, most, told in (
+            ("--folds", self.models, models, f"the {name} protocol {has}"),
+            ("--runs", self.runs, MOST_RUNS, f"runs are counted from 1, and there are at most {MOST_RUNS}"),
+        ):
             wrong = next((number for number in asked or () if not 1 <= number <= most), None)
             if wrong is not None:
-                raise ConfigError(f"{option} {wrong}: the {self.protocol.name} protocol has 1-{most}")
+                raise ConfigError(f"{option} {wrong}: {told}")
         runs = max(self.protocol.runs, *(self.runs or (0,)))
         return [(model, run) for run in range(1, runs + 1) for model in range(1, self.protocol.models + 1)]
 
@@ -110,13 +116,16 @@ class Task:
         }
         trials = []
         for method, variant in zip(self.methods, variants, strict=True):
-            own = method_words(variant.name, self.target, self.protocol)
+            own = method_words(variant.name, self.target, self.protocol, self.backbone)
             for model, run in self.numbers():
                 asked = [*self.words, *variant.settings, f"seed={seed_of_run(model, run)}"]
                 config = _config(method, [*shared, *own, *cut[model], *asked])
                 name = f"fold{model}-run{run}" if self.protocol.models > 1 else f"run{run}"
                 place = RunFolder(self.folder / variant.folder / name)
                 if place.config_file.is_file():
+                    made = place.read_config().data.path
+                    if Path(made).resolve() == Path(config.data.path).resolve():
+                        config.data.path = made  # the same folder, named from elsewhere
                     check_same(config, place)
                 choices = {"method": method, "fold": str(model), "run": str(run)}
                 if self.protocol.models == 1:
@@ -151,34 +160,6 @@ class Task:
 
         return engine([trial.planned for trial in trials if self.wants(trial) and trial.result() is None], tidy)
 
-    def commands(self, missing: Sequence[Trial]) -> list[str]:
-        """Return what trains some runs and makes the table anew: runs of the same folds together.
-
-        Each names all methods, those that lack nothing too, or they would not be in the table it makes.
-        """
-        lacking = {(trial.model, trial.run) for trial in missing}
-        folds: dict[int, tuple[int, ...]] = {}
-        for model, run in sorted(lacking):
-            folds[run] = (*folds.get(run, ()), model)
-        return [
-            self._command(models, [run for run in sorted(folds) if folds[run] == models])
-            for models in dict.fromkeys(folds[run] for run in sorted(folds))
-        ]
-
-    def _command(self, models: Sequence[int], runs: Sequence[int]) -> str:
-        options = {
-            "--chapter": "3" if self.protocol.chapter == 3 else None,
-            "--folds": ",".join(map(str, models)) if len(models) < self.protocol.models else None,
-            "--runs": ",".join(map(str, runs)) if list(runs) != [*range(1, self.protocol.runs + 1)] else None,
-            "--data": self.root,
-            "--backbone": None if named_backbone(self.words) else self.backbone.name,
-            "-o": str(self.folder),
-            "--note": self.note or None,
-        }
-        words = [word for option, value in options.items() if value is not None for word in (option, value)]
-        target = self.target.path or self.target.name
-        return shlex.join(["winnow", "protocol", self.protocol.name, target, *self.methods, *words, *self.words])
-
 
 def named_backbone(words: Sequence[str]) -> str | None:
     """Return the network that settings put in the place of the protocol's; None where they do not."""
@@ -207,9 +188,9 @@ def _config(method: str, words: Sequence[str]) -> Config:
 
 
 def seed_of_run(model: int, run: int) -> int:
-    """Return the seed of a run: 23 for run 3 of fold 2.
+    """Return the seed of a run: 23 for run 3 of fold 2, and 2011 for run 11, where 31 is that of run 1 of fold 3.
 
     It is the same for all methods, so that they can be compared in pairs, and another for each model of an ensemble,
     so that its members do not start alike.
     """
-    return 10 * model + run
+    return (10 if run <= 10 else MOST_RUNS) * model + run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Interface
@@ -78,11 +79,18 @@ def find_set(name: str) -> ProtocolSet:
     if known is not None:
         return known
     if Path(name).exists():
-        return ProtocolSet(name=Path(name).name or "data", title=Path(name).name or "data", path=name)
+        title = Path(name).name or "data"
+        return ProtocolSet(name=title, title=title, path=_spelled(name))
     names = [*SETS, *SHORT]
     raise ConfigError(
         f"there is no set '{name}'{nearest(name, names)}; known: {', '.join(SETS)}, or a folder of class folders"
     )
+
+
+def _spelled(path: str) -> str:
+    """Write a path one way, so that runs know their data again: no slash at its end, relative where it is below."""
+    here = os.getcwd()
+    return os.path.relpath(path, here) if Path(path).is_relative_to(here) else os.path.normpath(path)
 
 
 def own_words(path: str, model: int, parts: int) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+
+from winnow.protocols.student import widening
 
 Values = NDArray[np.float64]
 
@@ -22,15 +24,22 @@ class Spread:
     Attributes:
         mean: Over all ensembles.
         std: Over all ensembles, dividing by their number, as the documents report it; ensembles share models, so that
-            this says little about how sure the mean is.
-        low: Lower end of the interval that goes by the models; None where a fold has a single run.
+            this says little about how sure the mean is. None where a fold has a single run, which all of them share.
+        low: Lower end of the interval that goes by the models; None where a fold has a single run, or a single fold
+            two.
         high: Its upper end.
     """
 
     mean: float
-    std: float
+    std: float | None
     low: float | None
     high: float | None
+
+    def within(self, least: float, most: float) -> Spread:
+        """Cut the interval to the values that there can be."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(self.low, least), high=min(self.high, most))
 
 
 def ensembles(runs: Sequence[int]) -> list[tuple[int, ...]]:
@@ -79,14 +88,18 @@ def resampled_means(values: Values, *, draws: int = DRAWS, seed: int = 0) -> Val
 def spread(values: Values, *, level: float = LEVEL, draws: int = DRAWS, seed: int = 0) -> Spread:
     r"""Summarise the values of all ensembles.
 
-    The interval is the bootstrap's over models. Drawing $R$ of $R$ runs finds too small a variance, by
-    $(R - 1) / R$ (with three runs a third is missing), so that deviations are widened by the root of its inverse:
+    The interval is the bootstrap's over models, and two things are put right. Drawing $R$ of $R$ runs finds too small a
+    variance, by $(R - 1) / R$ (with three runs a third is missing). And that variance is itself known from a few runs
+    only, with $\nu$ degrees of freedom, for which Student's quantile $t$ stands in the place of the normal one, $z$:
 
     $$\big[\theta + c\,(\theta^*_{\alpha/2} - \theta),\; \theta + c\,(\theta^*_{1-\alpha/2} - \theta)\big],
-      \qquad c = \sqrt{R / (R - 1)}$$
+      \qquad c = \sqrt{\frac{R}{R - 1}} \; \frac{t_{\nu,\, 1-\alpha/2}}{z_{1-\alpha/2}},
+      \qquad \nu = \sum_f (R_f - 1)$$
+
+    with $R$ the fewest runs of a fold. One degree of freedom, two runs of one model, says too little for an interval.
 
     Reference: Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 2015 (the bias in
-    width of small samples).
+    width of small samples, and Student's quantile against it).
 
     Args:
         values: Of every ensemble, an axis for each fold; for a paired comparison the differences of two methods.
@@ -94,11 +107,13 @@ def spread(values: Values, *, level: float = LEVEL, draws: int = DRAWS, seed: in
         draws: Of the bootstrap.
         seed: Of the draws.
     """
-    mean, std = float(values.mean()), float(values.std())
-    fewest = min(values.shape, default=1)
-    if fewest < 2:
+    mean, fewest = float(values.mean()), min(values.shape, default=1)
+    std = float(values.std()) if fewest > 1 else None
+    freedom = sum(count - 1 for count in values.shape)
+    if fewest < 2 or freedom < 2:
         return Spread(mean, std, None, None)
     tail = (1 - level) / 2
     ends = np.quantile(resampled_means(values, draws=draws, seed=seed), [tail, 1 - tail])
-    low, high = (mean + np.sqrt(fewest / (fewest - 1)) * (ends - mean)).tolist()
+    wider = np.sqrt(fewest / (fewest - 1)) * widening(level, freedom)
+    low, high = (mean + wider * (ends - mean)).tolist()
     return Spread(mean, std, low, high)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError, unknown_here
 from winnow.files import lock, make_folder, write_atomically, write_text
 from winnow.training.config import Config, make_config
+from winnow.training.embedded import EmbeddedImages
 from winnow.training.words import read_yaml
 
 
@@ -138,10 +139,11 @@ class RunFolder:
         """Write what was measured; with it the run is finished."""
         write_text(self.result_file, json.dumps(result, indent=2) + "\n")
 
-    def write_embeddings(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Keep the test images' embeddings (N, dim), as they were compared, and labels (N,)."""
+    def write_embeddings(self, embeddings: Tensor, labels: Tensor, names: Sequence[str]) -> None:
+        """Keep the test images' embeddings (N, dim), as they were compared, their labels (N,) and a mark of both."""
         state = {"embeddings": embeddings.float().cpu().contiguous(), "labels": labels.cpu()}
-        write_atomically(self.embeddings_file, lambda partial: save_file(state, partial))
+        told = EmbeddedImages.of(labels, names).metadata()
+        write_atomically(self.embeddings_file, lambda partial: save_file(state, partial, told))
 
     def read_embeddings(self) -> tuple[Tensor, Tensor]:
         """Return what `write_embeddings` kept."""
@@ -149,10 +151,21 @@ class RunFolder:
             state = load_file(self.embeddings_file)
             return state["embeddings"], state["labels"]
         except (OSError, SafetensorError, KeyError):
-            raise ModelError(
-                f"{self.embeddings_file} cannot be read: put a copy in its place, or remove {self.path} and train the "
-                "run anew (train.keep_embeddings, which protocols set)"
-            ) from None
+            raise self._without_embeddings() from None
+
+    def read_images(self) -> EmbeddedImages:
+        """Return what tells the images of kept embeddings from others."""
+        try:
+            with safe_open(self.embeddings_file, "pt") as file:
+                return EmbeddedImages.read(file.get_tensor("labels"), file.metadata())
+        except (OSError, SafetensorError, KeyError):
+            raise self._without_embeddings() from None
+
+    def _without_embeddings(self) -> ModelError:
+        return ModelError(
+            f"{self.embeddings_file} cannot be read: put a copy in its place, or remove {self.path} and train the run "
+            "anew (train.keep_embeddings, which protocols set)"
+        )
 
     def drop_checkpoint(self) -> None:
         """Remove what only an unfinished run needs: most of what a run takes on disk."""

@@ -37,7 +37,7 @@ class Prepared:
 
     Attributes:
         frozen: Whether the inputs are feature maps of a frozen backbone.
-        ks: The ranks of R@k that the test is reported at.
+        ks: The ranks of R@k that validation and test are reported at.
         shared: What the run has in common with others beside it.
         averages: The untrained backbone's features of images, averaged; of its own, or those of all runs with its
             weights and crop.
@@ -146,16 +146,16 @@ def prepare(config: Config, splits: Splits, monitor: Monitor, shared: Shared | N
 def judge_untrained(prepared: Prepared) -> dict[str, dict[str, float]]:
     """Judge the backbone with average pooling, nothing learned, on validation and test."""
 
-    def judged(inputs: Inputs, ks: tuple[int, ...]) -> dict[str, float]:
+    def judged(inputs: Inputs) -> dict[str, float]:
         def retrieved() -> dict[str, float]:
             embeddings = unit_norm(prepared.untrained_features(inputs).to(prepared.embedder.device))
-            return compare(embeddings, inputs, ks=ks, processes=launched()).metrics()
+            return compare(embeddings, inputs, ks=prepared.ks, processes=launched()).metrics()
 
-        return once(prepared.shared, lambda: ("untrained", prepared.averages, identity(inputs), ks), retrieved)
+        return once(prepared.shared, lambda: ("untrained", prepared.averages, identity(inputs), prepared.ks), retrieved)
 
-    found = {"val": judged(prepared.val, KS)}
+    found = {"val": judged(prepared.val)}
     if prepared.test is not None:
-        found["test"] = judged(prepared.test, prepared.ks)
+        found["test"] = judged(prepared.test)
     return found
 
 

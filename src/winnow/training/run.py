@@ -136,7 +136,7 @@ def _training(
         notes = learner.references.notes(config.train.steps, sizes)
         for note in [*notes, *([] if learner.zsr is None else learner.zsr.notes(learner.zsr_weight))]:
             monitor.note(note)
-        trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder)
+        trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder, ks=prepared.ks)
     except WinnowError:  # of weights, images or patterns: what puts it right may be a setting, which a run would refuse
         if not resume and processes.is_first:
             folder.discard()
@@ -157,15 +157,15 @@ def _training(
     started = time.perf_counter()
     metrics = {"val": progress.best_metrics()}
     test: RetrievalResult | None = None
-    if prepared.test is not None:
-        labels = torch.from_numpy(prepared.test.labels)
+    if (inputs := prepared.test) is not None:
+        labels = torch.from_numpy(inputs.labels)
 
         def seen(embeddings: Tensor) -> None:
             if config.train.keep_embeddings and processes.is_first:
-                folder.write_embeddings(embeddings, labels)
+                folder.write_embeddings(embeddings, labels, [inputs.name(index) for index in range(len(labels))])
 
         test = yield from judging(
-            learner.model, prepared.test, batch=config.train.eval_batch, ks=prepared.ks,
+            learner.model, inputs, batch=config.train.eval_batch, ks=prepared.ks,
             normalise=learner.loss.normalise, autocast=trainer.fabric.autocast, processes=processes, seen=seen,
         )  # fmt: skip
         metrics["test"] = test.metrics()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from winnow.training.config import Config
 from winnow.training.distributed import Processes, check_batch
 from winnow.training.folder import RunFolder
 from winnow.training.inputs import Inputs
-from winnow.training.judge import MIN_DELTA, judging
+from winnow.training.judge import KS, MIN_DELTA, judging
 from winnow.training.lane import Lane, Work, finish
 from winnow.training.learner import Learner, parameter_groups
 from winnow.training.monitor import Monitor
@@ -72,6 +73,7 @@ class Trainer:
         val: Validation inputs.
         folder: Where checkpoints and logs go; None to keep everything in memory.
         monitor: Told of steps and validations.
+        ks: The ranks of R@k of validations.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class Trainer:
         *,
         folder: RunFolder | None = None,
         monitor: Monitor | None = None,
+        ks: Sequence[int] = KS,
     ) -> None:
+        self.ks = ks
         self.config, self.learner, self.train, self.val = config, learner, train, val
         self.folder, self.monitor = folder, monitor or Monitor()
         settings = config.train
@@ -175,7 +179,7 @@ class Trainer:
         progress = self.progress
         result = yield from judging(
             self.learner.model, self.val, batch=self.config.train.eval_batch, normalise=self.learner.loss.normalise,
-            autocast=self.fabric.autocast, processes=self.processes,
+            autocast=self.fabric.autocast, processes=self.processes, ks=self.ks,
         )  # fmt: skip
         metrics = result.metrics()
         progress.seconds = time.perf_counter() - started
