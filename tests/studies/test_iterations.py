@@ -85,11 +85,12 @@ def test_costs_are_judged_by_a_training_step():
     assert outcomes(text) == ["agrees.", "does not agree.", "agrees.", "does not agree."]
     assert "94 % at eps 100, mu 0.3" in text
     # 2.1 ms more and 2 ms at k = 100: of the documents' step 2.2 and 2.1 %.
-    assert "these times of another GPU would be 2.2 and 2.1 %" in text
+    assert "these times of another GPU would be 2.2 % and 2.1 %" in text
     assert outcomes(told_of(row("closed form", 100, 2.1, 1), row("closed form", 200, 3, 1)))[1:3] == [
         "agrees.",
         "does not agree.",
     ]
+    assert "800 % of a training step more" in told_of(row("closed form", 200, 3, 1), step=Step(1.0, "a smaller one"))
     longer = Step(500.0, "a larger one")
     assert outcomes(told_of(row("closed form", 200, 9.5, 1), step=longer)) == ["does not agree.", *["agrees."] * 3]
 

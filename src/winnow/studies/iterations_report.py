@@ -34,7 +34,7 @@ def told(rows: Sequence[Row], errors: Sequence[Row], device: str, step: Step) ->
     overhead = closed[usual][TIME]
 
     def share(ms: float) -> str:
-        return f"{100 * ms / step.ms:.2g} % of a training step"
+        return f"{_percent(100 * ms / step.ms)} of a training step"
 
     items = [
         f"- Autodiff costs substantially more with k: from k = {low} to {high} the layer goes from "
@@ -51,6 +51,11 @@ def told(rows: Sequence[Row], errors: Sequence[Row], device: str, step: Step) ->
         *_told_convergence(errors),
     ]
     return paragraphs("\n".join(items), _told_root(rows, errors, closed[high]), _told_how(device, step, more, overhead))
+
+
+def _percent(value: float) -> str:
+    """Return two digits, or all of those before the point."""
+    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
 
 
 def _agrees(does: bool) -> str:
@@ -82,8 +87,8 @@ def _told_how(device: str, step: Step, more: Mapping[str, float], overhead: floa
     """Say what was timed, on what, and what the documents' own step would make of it."""
     beside = (
         f" Of the documents' own step, {THEIR_STEP:g} ms for a batch of 32 on an RTX 2080 Ti (section 3.3.2.3), these "
-        f"times of another GPU would be {100 * more['closed form'] / THEIR_STEP:.2g} and "
-        f"{100 * overhead / THEIR_STEP:.2g} %." if device == "cuda" else ""
+        f"times of another GPU would be {_percent(100 * more['closed form'] / THEIR_STEP)} and "
+        f"{_percent(100 * overhead / THEIR_STEP)}." if device == "cuda" else ""
     )  # fmt: skip
     return (
         f"Times are of {'a GPU' if device == 'cuda' else 'a CPU'}, forward and backward of the pooling layer alone. A "

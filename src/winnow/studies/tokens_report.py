@@ -95,7 +95,7 @@ def shown(runs: Sequence[Trained]) -> list[Trained]:
 @styled
 def draw(runs: Sequence[Trained]) -> Figure:
     """Draw tokens, bags and hulls of the runs to be shown, under the numbers of the table."""
-    figure = new_figure(7.4, 4.3)
+    figure = new_figure(7.4, 4.6)
     rows = table(runs)
     for place, run in enumerate(shown(runs)):
         axes = figure.add_subplot(1, 2, place + 1)
