@@ -302,6 +302,8 @@ def test_learning_is_judged_by_the_best_of_three_gains() -> None:
     assert "By the best of the three gains learning hardly matters." in told(1.5, 10.0, 9.0, 10.4, 11.0)
     assert "learning harms." in told(0.0, 10.0, 9.0, 9.4, 8.0)
     assert "missing" in learned.told(False, {}, rows)
+    rows = [row | {"mu at the end": None, "eps at the end": None} for row in rows]  # taken in without their weights
+    assert "both learned +1.00 points of MAP@R. By the best" in told(0.0, 10.0, 9.0, 10.4, 11.0)
 
 
 def test_learned_settings_are_read_from_weights() -> None:

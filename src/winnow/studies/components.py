@@ -54,7 +54,7 @@ def told(reached: Mapping[str, float], deviation: float) -> str:
     baseline, *alone, both = THESIS
     before, least, most = reached[baseline], *BOOST
     items = [f"- {name} improves the baseline: {reached[name]:.2f} after {baseline}'s {before:.2f}, "
-             f"{reached[name] - before:+.2f} points: {verdict(reached[name] - before, deviation)}."
+             f"{round(reached[name] - before, 2) + 0.0:+.2f} points: {verdict(reached[name] - before, deviation)}."
              for name in alone]  # fmt: skip
     best = max((baseline, *alone), key=reached.__getitem__)
     lead, boost = reached[both] - reached[best], reached[both] - reached["GSP"]

@@ -50,8 +50,9 @@ def study(task: Task) -> Findings:
     rows = compared.rows(found)
     for row, method in zip(rows, compared.methods, strict=True):
         folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
-        ends = [ended(read_state(each.model_folder / "model.safetensors"), *method.facts["start"])
-                for each in folders if each.is_finished]  # fmt: skip
+        weights = [each.model_folder / "model.safetensors" for each in folders if each.is_finished]
+        # A run that is taken in from a file of results has none.
+        ends = [ended(read_state(file), *method.facts["start"]) for file in weights if file.is_file()]
         row.pop("start")
         for key in ("mu", "eps"):
             row[f"{key} at the end"] = round(statistics.mean(end[key] for end in ends), 4) if ends else None
@@ -86,18 +87,18 @@ def told(small: bool, reached: Mapping[str, float], rows: list[dict[str, Any]], 
         base = reached[names["fixed"]]
         gains = {name: reached[full] - base for name, full in names.items() if name != "fixed"}
         best = max(gains, key=lambda name: gains[name])
-        end = ends[names["both learned"]]
+        mu_end, eps_end = ends[names["both learned"]]
+        end = "" if mu_end is None else f"; both together end at mu {mu_end:.3g} and eps {eps_end:.3g}"
         listed = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
         top = gains[best]
         matters = max(MATTERS, deviation)
         verdict = "helps" if top > matters else "hardly matters" if top > -matters else "harms"
         items.append(
-            f"- From {start} ({base:.2f} when fixed): {listed} points of MAP@R; both together end at mu {end[0]:.3g} "
-            f"and eps {end[1]:.3g}. By the best of the three gains{'' if deviation else ', in one seed,'} learning "
-            f"{verdict}."
+            f"- From {start} ({base:.2f} when fixed): {listed} points of MAP@R{end}. By the best of the "
+            f"three gains{'' if deviation else ', in one seed,'} learning {verdict}."
         )
     counted = f"A gain counts from {max(MATTERS, deviation):.2g} points on"
     known = "; three seeds of a fixed one deviate by about 0.3" if small else ""
-    since = f", as seeds deviate by up to {deviation:.2f}" if deviation else known
+    since = f"; seeds deviate by up to {deviation:.2f}" if deviation else known
     none = "The documents fix mu and eps, so that there is no claim to check."
     return paragraphs(none, "\n".join(items), f"{counted}{since}; the best of three is the luckiest of three.")
