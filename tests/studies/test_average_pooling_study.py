@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from tests.conftest import MakeFolder
 from winnow.data.sets import DATASETS
 from winnow.errors import ConfigError, DataError
 from winnow.studies import Task, average_pooling
+from winnow.studies.average_pooling_report import draw_partition, told
 
 
 @pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -30,8 +32,12 @@ def test_the_study_checks_every_image(make_folder: MakeFolder, monkeypatch: pyte
     assert [row["images within the radius, %"] for row in findings.rows] == [100] * 4
     assert [row["dim"] for row in findings.rows[:2]] == [2, 2]
     assert findings.rows[1]["covering radius"] < findings.rows[0]["covering radius"]
-    assert "It holds here for every image" in findings.text
+    assert "it holds for every image" in findings.text
     assert len(findings.figure.axes) == 4
+    keys = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in findings.figure.axes[:2]]
+    assert keys[0] == ["prototype", "local feature, coloured by its nearest"]
+    assert len(keys[1]) == findings.settings["classes"]
+    assert [axes.get_aspect() for axes in findings.figure.axes[:3]] == [1.0] * 3
 
 
 def cifar(folder: Path) -> Path:
@@ -61,7 +67,7 @@ def test_the_full_study_looks_at_the_run_that_it_trained(tmp_path: Path, monkeyp
     assert [(row["space"], row["dim"]) for row in findings.rows] == [("plane", 2)] * 2 + [("backbone", 64)] * 2
     assert [row["images within the radius, %"] for row in findings.rows] == [100] * 4
     assert findings.settings["images"] == 80
-    assert findings.text.startswith("Cifar-10 with ResNet-20, trained from nothing")
+    assert "\n\nCifar-10 with ResNet-20, trained from nothing" in findings.text
     assert "`train.steps=4`" in findings.text
     again = average_pooling.study(replace(task, only_finished=True))
     assert again.rows == findings.rows
@@ -78,11 +84,30 @@ def test_the_text_follows_the_numbers():
     row = {"space": "plane", "dim": 2, "prototypes": 48, "covering radius": 0.5, "largest |PCC - GAP|": 0.6,
            "images within the radius, %": 99.0, "prototypes of several classes, %": 0.0,
            "images in another class's hull, %": 0.0}  # fmt: skip
-    text = average_pooling.told([row, {**row, "space": "backbone"}, {**row, "space": "backbone"}], "Digits")
-    assert text.startswith("Digits (the documents: ResNet-20 on Cifar-10")
-    assert "not every image" in text
-    assert "This does not agree" in text
-    assert "which does not agree" in text
+    text = told([row, {**row, "space": "backbone"}], "Digits")
+    claims, how = text.split("\n\n")
+    assert "not every image" in claims
+    assert "the largest distance is 120 % of the radius: does not agree.\n" in claims
+    assert claims.count("does not agree.") == 2
+    assert how.startswith("Digits (the documents: ResNet-20 on Cifar-10")
+    assert "held against it, which is stricter, as all radii are below 1, and follows" in how
+    good = row | {"images within the radius, %": 100, "covering radius": 1.5, "prototypes of several classes, %": 20.0,
+                  "images in another class's hull, %": 30.0}  # fmt: skip
+    text = told([good, {**good, "space": "backbone"}], "Digits")
+    assert text.count(": agrees.") == 2
+    assert "stricter" not in text
+    assert "20 % of 48 prototypes serve several classes, and 30 % of the images" in text
+
+
+def test_local_features_have_the_colour_of_their_prototype():
+    axes = Figure().subplots()
+    points, prototypes = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)), torch.rand(5, 2)
+    draw_partition(axes, points, prototypes)
+    drawn, marks, _ = axes.collections
+    assert len(drawn.get_offsets()) == 60
+    nearest = [min(range(5), key=lambda i: float((point - prototypes[i]).norm())) for point in points]
+    assert list(drawn.get_array()) == nearest
+    assert np.allclose(np.asarray(marks.get_offsets()), prototypes.numpy())
 
 
 def test_a_plane_is_learned_that_tells_classes_apart():

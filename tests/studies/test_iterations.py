@@ -1,13 +1,16 @@
 """The study of iterations: what is kept for a backward, errors that fall with k, a text that follows the numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from winnow.bench.pooling_rivals import iterate
 from winnow.bench.pooling_task import Case
 from winnow.functional import gsp_weights
-from winnow.studies import Task, iterations
+from winnow.studies import Task, iterations, iterations_step
 from winnow.studies.iterations_report import told
+from winnow.studies.iterations_step import Step
 
 TINY = Case(2, (9, 6, 4))
 
@@ -43,38 +46,79 @@ def test_rows_tell_cost_and_error():
     assert all(row["weight off after 100, %"] <= row["weight off after 25, %"] + 1e-9 for row in table)
 
 
-def test_the_text_follows_the_numbers():
-    def row(way: str, k: int | None, time: float, kept: float) -> dict[str, object]:
-        return {"way": way, "k": k, "time, ms": time, "kept for backward, MB": kept, "gradient error at eps 5, %": 0.1}
+def row(way: str, k: int | None, time: float, kept: float) -> dict[str, object]:
+    return {"way": way, "k": k, "time, ms": time, "kept for backward, MB": kept, "gradient error at eps 5, %": 0.1}
 
-    rows = [row("scalar root", None, 1, 1), row("autodiff", 5, 1, 1), row("autodiff", 50, 9, 4)]
+
+ROWS = [row("scalar root", None, 1, 1), row("autodiff", 5, 1, 1), row("autodiff", 200, 9, 4)]
+STEP = Step(20.0, "a network, measured here")
+
+
+def outcomes(text: str) -> list[str]:
+    """Return what the claims come to."""
+    return [item.rpartition(": ")[2] for item in text.partition("\n\n")[0].split("\n")]
+
+
+def test_the_text_follows_the_numbers():
     soft = [{"eps": 5.0, "mu": 0.3, "k": 100, "error": 1e-9}]
-    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 1)], soft, "cpu")
-    assert text.startswith("Times are of a CPU.")
+    text = told([*ROWS, row("closed form", 5, 1, 1), row("closed form", 200, 1.2, 1)], soft, "cpu", STEP)
+    assert outcomes(text) == ["agrees."] * 4
+    assert (
+        "from 1.00 to 9.00 ms, 40 % of a training step more (substantial: above 10 %), and keeps 4.0 times as" in text
+    )
+    assert "from 1.00 to 1.20 ms, 1 % of a training step more" in text
+    assert "a little overhead: 1.20 ms at k = 200, 6 % of a training step" in text
+    assert "Times are of a CPU" in text
+    assert "takes 20.0 ms: a network, measured here." in text
     assert "converge for k > 50" not in text  # it was not looked at
-    assert "beside the closed form agrees; that k costs this one little time agrees (up to a factor of 2)" in text
-    assert "1 of 1 pairs of eps and mu. The closed" in text
-    hard = [*soft, {"eps": 100.0, "mu": 0.3, "k": 100, "error": 94.0}]
-    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 1.2, 3)], hard, "cuda")
-    assert text.startswith("Times are of a GPU.")
-    assert "beside the closed form does not agree; that k costs this one little time agrees" in text
-    text = told([*rows, row("closed form", 5, 1, 1), row("closed form", 50, 2.5, 1)], hard, "cuda")
-    assert "beside the closed form agrees; that k costs this one little time does not agree" in text
+    assert "RTX" not in text
+    assert "1 of 1 pairs of eps and mu.\n\n" in text
+
+
+def test_costs_are_judged_by_a_training_step():
+    hard = [{"eps": 100.0, "mu": 0.3, "k": 100, "error": 94.0}]
+
+    def told_of(*closed: dict[str, object], step: Step = STEP) -> str:
+        return told([*ROWS, row("closed form", 5, 1, 1), *closed], hard, "cuda", step)
+
+    text = told_of(row("closed form", 100, 2, 1), row("closed form", 200, 3.1, 3))
+    assert outcomes(text) == ["agrees.", "does not agree.", "agrees.", "does not agree."]
     assert "94 % at eps 100, mu 0.3" in text
+    # 2.1 ms more and 2 ms at k = 100: of the documents' step 2.2 and 2.1 %.
+    assert "these times of another GPU would be 2.2 % and 2.1 %" in text
+    assert outcomes(told_of(row("closed form", 100, 2.1, 1), row("closed form", 200, 3, 1)))[1:3] == [
+        "agrees.",
+        "does not agree.",
+    ]
+    assert "800 % of a training step more" in told_of(row("closed form", 200, 3, 1), step=Step(1.0, "a smaller one"))
+    longer = Step(500.0, "a larger one")
+    assert outcomes(told_of(row("closed form", 200, 9.5, 1), step=longer)) == ["does not agree.", *["agrees."] * 3]
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(0.03, "agrees"), (4.0, "does not agree")])
 def test_convergence_is_checked_at_the_documents_settings(error: float, outcome: str):
     at = {(0.5, 0.3): 1e-9, (5.0, 0.3): error, (100.0, 0.3): 94.0, (5.0, 0.95): 50.0}
     errors = [{"eps": eps, "mu": mu, "k": k, "error": off} for (eps, mu), off in at.items() for k in (50, 100)]
-    costs = {"time, ms": 1.0, "kept for backward, MB": 1.0, "gradient error at eps 5, %": 0.1}
-    ways = [("scalar root", None), ("autodiff", 5), ("autodiff", 50), ("closed form", 5), ("closed form", 50)]
-    text = told([{"way": way, "k": k, **costs} for way, k in ways], errors, "cpu")
-    assert f"off by more than {error:.1g} % of the largest there can be, which {outcome} (up to 1 %)" in text
+    rows = [*ROWS, row("closed form", 5, 1, 1), row("closed form", 200, 1, 1)]
+    text = told(rows, errors, "cpu", STEP)
+    assert f"off by more than {error:.1g} % of the largest there can be (converged: up to 1 %): {outcome}." in text
 
 
+def test_the_gradients_of_both_are_told():
+    closed = row("closed form", 200, 1, 1) | {"gradient error at eps 5, %": 0.25}
+    text = told([*ROWS, row("closed form", 5, 1, 1), closed], [], "cpu", STEP)
+    assert "Its gradient is off by 0.1 % at eps 5, the closed form's after 200 steps by 0.25 % at eps 5." in text
+
+
+@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 def test_the_study_runs_small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(iterations, "Case", lambda batch, size: TINY)
+    monkeypatch.setattr(iterations, "Case", lambda batch, size: replace(TINY, batch=8))
+    monkeypatch.setattr(iterations_step, "SIZES", {True: ("resnet20", 32, 1)})
     findings = iterations.study(Task(small=True))
-    assert {row["way"] for row in findings.rows} == {"scalar root", "autodiff", "closed form", "iteration"}
+    ways = {row["way"]: row for row in findings.rows}
+    assert set(ways) == {"scalar root", "autodiff", "closed form", "training step", "iteration"}
+    step = ways["training step"]["time, ms"]
+    assert step > 0
+    assert ways["scalar root"]["of a step, %"] == pytest.approx(100 * ways["scalar root"]["time, ms"] / step)
+    assert f"takes {step:.1f} ms: resnet20 at 32 pixels, a batch of 8." in findings.text
     assert len(findings.figure.axes) == 3

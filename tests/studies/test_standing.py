@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from winnow.studies import cub_losses, cub_poolings, learned
+from winnow.studies import cub_losses, cub_poolings
 from winnow.studies.ccp_mnist_report import told
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.sweeps import curves
@@ -40,14 +40,6 @@ def test_poolings_on_cub_are_set_beside_the_thesis() -> None:
     assert "DeLF (-0.10)" in text
     assert cub_poolings._standing({"GAP": 18.0, "GSP + ZSR": 17.9}).endswith("(-0.10 points of MAP@R).")
     assert cub_poolings._standing({"GAP": 18.0}) == ""
-
-
-def test_learning_helps_only_by_more_than_seeds_deviate() -> None:
-    reached = {f"mu 0.3, eps 5: {name}": 20.0 + 0.4 * place for place, name in enumerate(learned.LEARNED)}
-    rows = [{"method": name, "mu at the end": 0.3, "eps at the end": 5.0} for name in reached]
-    assert "learning helps (seeds deviate by up to 0.70)." in learned.told(False, reached, rows, 0.7)
-    assert "learning hardly matters (seeds deviate by up to 1.50)." in learned.told(False, reached, rows, 1.5)
-    assert "learning helps, in one seed." in learned.told(False, reached, rows)
 
 
 @pytest.mark.parametrize("collapsed", [True, False])

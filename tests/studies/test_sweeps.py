@@ -19,6 +19,7 @@ from winnow.errors import ConfigError
 from winnow.studies import STUDIES, Task, components, learned, m_eps, mu, prototypes, screening, sweeps
 from winnow.studies.base import takes_settings
 from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 SWEEPS = {"mu": mu, "m-eps": m_eps, "components": components, "screening": screening, "prototypes": prototypes,
@@ -146,66 +147,97 @@ def test_a_sweep_goes_from_runs_to_text(
     assert "missing" in none.text
 
 
-CHANCE = "cannot be told from what seeds deviate by"
+CHANCE = verdict(0.0, 1.0)
+ONE_AGREES, ONE_DOES_NOT = verdict(1.0, 0.0), verdict(-1.0, 0.0)
+
+
+def outcomes(text: str) -> list[str]:
+    """Return what a list of claims comes to, one for each."""
+    items = text.split("\n")
+    assert all(item.startswith("- ") for item in items)
+    return [item.rpartition(": ")[2] for item in items]
 
 
 def test_mu_is_checked_against_both_claims() -> None:
     good, bad = {0.1: 30.0, 0.3: 29.5, 0.9: 12.0}, {0.1: 12.0, 0.3: 20.0, 0.9: 30.0}
-    assert mu.told(good, 10.0, 0.5).count("which agrees") == 2
-    assert mu.told(bad, 10.0, 0.5).count("which does not agree") == 2
-    assert mu.told(bad, 10.0, 0.0).count("which does not agree in one seed") == 2
+    assert outcomes(mu.told(good, 10.0, 0.5)) == ["agrees."] * 2
+    assert outcomes(mu.told(bad, 10.0, 0.5)) == ["does not agree."] * 2
+    assert outcomes(mu.told(bad, 10.0, 0.0)) == [f"{ONE_DOES_NOT}."] * 2
     # Low values differ by 0.5 where a quarter of the gain is 5, and are 17.75 ahead of high ones.
     text = mu.told(good, 10.0, 6.0)
-    assert text.count(CHANCE) == 1
-    assert f"within 0.50 points, which {CHANCE}" in text
-    assert mu.told(good, 10.0, 18.0).count(CHANCE) == 2
+    assert outcomes(text) == [f"{CHANCE}.", "agrees."]
+    assert "within 0.50 points where 5.00, a quarter of the gain" in text
+    assert "29.75 in the mean up to mu = 0.3, 12.00 from 0.7 on, 10.00 with GAP" in text
+    assert outcomes(mu.told(good, 10.0, 18.0)) == [f"{CHANCE}."] * 2
 
 
 def test_mu_without_a_gain_has_none_to_lose() -> None:
     flat = {0.1: 19.4, 0.3: 19.6, 0.5: 20.1, 0.9: 19.4}
     text = mu.told(flat, 20.0, 0.0)
-    assert "+0.10 from GAP's 20.00" in text
-    assert "are 19.40 to 19.60, 19.50 in the mean, and from 0.7 on 19.40" in text
-    assert "ahead of average pooling does not agree in one seed, so that there is no gain" in text
-    assert f"ahead of average pooling {CHANCE}, so that neither can a drop" in mu.told(flat, 20.0, 0.6)
-    assert "ahead of average pooling does not agree, so" in mu.told(flat, 20.0, 0.4)
+    assert "ahead of average pooling: MAP@R is 19.40 to 19.60 up to mu = 0.3, 20.00 with GAP" in text
+    assert (
+        "19.50 in the mean up to mu = 0.3, 19.40 from 0.7 on, 20.00 with GAP; the best is mu = 0.5 with 20.10" in text
+    )
+    no_gain = "cannot be told, as there is no gain that could drop."
+    assert outcomes(text) == [f"{ONE_DOES_NOT}.", no_gain]
+    assert outcomes(mu.told(flat, 20.0, 0.6)) == [f"{CHANCE}.", "cannot be told, as the gain cannot be told either."]
+    assert outcomes(mu.told(flat, 20.0, 0.4)) == ["does not agree.", no_gain]
 
 
 def test_components_are_checked() -> None:
-    names = list(components.THESIS)
-    text = components.told(dict(zip(names, (1.0, 2.0, 3.0, 4.0), strict=True)), 0.5)
-    assert "The gain of GSP agrees, of ZSR alone (mu = 1) agrees; that both together" in text
-    assert text.endswith("are ahead of all others agrees (+1.00).")
-    text = components.told(dict(zip(names, (2.0, 1.0, 2.5, 4.0), strict=True)), 0.6)
-    assert f"The gain of GSP does not agree, of ZSR alone (mu = 1) {CHANCE}; that both" in text
-    assert text.endswith("are ahead of all others agrees (+1.50).")
-    text = components.told(dict(zip(names, (2.0, 3.0, 4.0, 3.5), strict=True)), 0.4)
-    assert text.endswith("are ahead of all others does not agree (-0.50).")
-    text = components.told(dict(zip(names, (5.0, 3.0, 4.0, 4.8), strict=True)), 0.4)
-    assert text.endswith(f"are ahead of all others {CHANCE} (-0.20)."), "the baseline is one of the others"
+    def told(deviation: float, *scores: float) -> list[str]:
+        return outcomes(components.told(dict(zip(components.THESIS, scores, strict=True)), deviation))
+
+    agrees, does_not, chance = "agrees.", "does not agree.", f"{CHANCE}."
+    assert told(0.5, 1.0, 2.0, 3.0, 4.0) == [agrees] * 4
+    assert told(0.6, 2.0, 1.0, 2.5, 4.0) == [does_not, chance, agrees, agrees]
+    assert told(0.4, 2.0, 3.0, 4.0, 3.5)[2] == does_not
+    assert told(0.4, 5.0, 3.0, 4.0, 4.8)[2] == chance, "the baseline is one of the others"
+    assert told(0.0, 1.0, 2.0, 1.5, 2.1) == [f"{ONE_AGREES}."] * 3 + [f"{ONE_DOES_NOT}."], "ZSR adds less than 0.5"
+    assert "+0.67 on CUB with 128 numbers" in components.told(dict.fromkeys(components.THESIS, 1.0), 0.0)
+    assert "missing" in components.told({"GAP": 1.0}, 0.0)
 
 
 def test_the_grid_is_checked_at_the_documents_best() -> None:
     grid = {(16, 5.0): 1.0, (64, 5.0): 3.0, (64, 20.0): 2.0}
     text = m_eps.told("C2", grid, 0.5, 0.9)
-    assert "they have 3.00, and of all others m = 64 and eps = 20 have most, 2.00, which agrees; GAP has 0.50." in text
+    assert "they have 3.00, of all others m = 64 and eps = 20 have most, 2.00, and GAP has 0.50: agrees." in text
     assert "1.50 points from m to m" in text
-    assert f"2.00, which {CHANCE}" in m_eps.told("C2", grid, 0.5, 1.1)
+    assert f"and GAP has 0.50: {CHANCE}." in m_eps.told("C2", grid, 0.5, 1.1)
     text = m_eps.told("C2", {**grid, (16, 5.0): 4.0}, 0.5, 0.9)
-    assert "m = 16 and eps = 5 have most, 4.00, which does not agree;" in text
+    assert "m = 16 and eps = 5 have most, 4.00, and GAP has 0.50: does not agree." in text
     assert "missing" in m_eps.told("PNCA", grid, 0.5, 0.0), "their best with PNCA, (64, 0.5), is not in"
 
 
 def test_prototypes_are_checked() -> None:
-    good = {8: 5.0, 64: 20.0, 128: 20.5}
-    text = prototypes.told("C2", good, 10.0, 0.5)
-    assert text.count("which agrees") == 2
-    assert prototypes.told("C2", {64: 5.0, 128: 20.0}, 10.0, 0.5).count("which does not agree") == 2
+    def told(by_m: dict[float, float], deviation: float) -> list[str]:
+        return outcomes(prototypes.told("C2", by_m, 10.0, deviation))
+
+    good: dict[float, float] = {8: 5.0, 64: 20.0, 128: 20.5}
+    assert told(good, 0.5) == ["agrees.", "agrees; m = 8 has 5.00."]
+    assert told({64: 5.0, 128: 20.0}, 0.5) == ["does not agree.", "does not agree; m = 64 has 5.00."]
     # Many are at least 10 ahead of GAP, and differ by 0.5 where a quarter of the gain is 2.625.
-    assert f"GAP has 10.00, which agrees, and differ by 0.50 points, which {CHANCE}" in prototypes.told(
-        "C2", good, 10.0, 3.0
-    )
-    assert prototypes.told("C2", good, 10.0, 11.0).count(f"which {CHANCE}") == 2
+    assert told(good, 3.0) == ["agrees.", f"{CHANCE}; m = 8 has 5.00."]
+    assert told(good, 11.0) == [f"{CHANCE}.", f"{CHANCE}; m = 8 has 5.00."]
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
+def test_a_sweep_says_how_it_was_made_with_the_numbers_that_were_asked_for(
+    name: str, small: bool, tmp_path: Path
+) -> None:
+    words = ["train.steps=20"] if small else ["train.patience=7", "backbone.train=frozen"]
+    text = STUDIES[name](Task(small, runs=tmp_path, words=words, only_finished=True)).text
+    made = next(part for part in text.split("\n\n") if part.startswith("On the "))
+    assert ("frozen backbone, 20 steps" in made) == small
+    assert ("which is not trained" in made) == (not small)
+    assert ("the documents" in made.partition("BN-Inception")[2]) == (not small and name != "learned")
+    tuned = "training ends after 7 validations without a gain, and MAP@R is of the test classes; the documents tune"
+    assert (tuned in made) == (not small and name not in ("components", "learned"))
+    theirs = {"mu": "eps 20 (documents: 5)", "m-eps": "mu 0.05 (documents: 0.3)",
+              "prototypes": "mu 0.05 and eps 20 (documents: 0.3, and 5 with C2, 0.5 with PNCA)",
+              "components": "mu 0.05 and eps 20 (documents: 0.3 and 5)"}  # fmt: skip
+    assert (theirs.get(name, "On the") in made) == (small or name not in theirs)
 
 
 def test_a_loss_is_judged_by_the_seeds_of_its_own_methods() -> None:
@@ -227,30 +259,51 @@ def test_main_effects_are_those_of_the_design() -> None:
         assert math.prod(signs) == 1
     theirs = {"C2": screening.main_effects({setting: each["C2"] for setting, each in screening.THESIS.items()})}
     assert theirs["C2"]["eps"] == pytest.approx(-2.785)
-    assert "missing" in screening.told({}, theirs, {"C2": 0.0})[0]
+    assert screening.told({}, theirs, {"C2": 0.0}) == "- With C2 runs are missing."
+    assert [row["MAP@R"] for row in screening.effect_rows({}, theirs)] == [None] * 4
     assert len(screening.draw({}, theirs).axes) == 1
 
 
 def test_the_screening_is_checked() -> None:
     theirs = {"C2": {"m": 0.1, "mu": -1.0, "eps": -2.0, "lambda": -1.0}}
 
-    def told(deviation: float, **effects: float) -> str:
+    def told(deviation: float, **effects: float) -> list[str]:
+        """Return what becomes of lambda, mu, eps, and eps before all."""
         own = {"m": 0.1, "mu": -1.0, "eps": -2.0, "lambda": -1.5} | effects
-        return screening.told({"C2": own}, theirs, {"C2": deviation})[0].partition("lambda -1.50. ")[2]
+        return outcomes(screening.told({"C2": own}, theirs, {"C2": deviation}))
 
-    good = (
-        "That a lower lambda is better agrees, that a lower mu is agrees, and that eps has the most effect agrees; "
-        "that a lower eps is better, as in their table, agrees."
-    )
-    assert told(0.4) == good
-    assert told(0.4, mu=1.0) == good.replace("mu is agrees", "mu is does not agree")
-    assert told(0.4, m=3.0) == good.replace("effect agrees", "effect does not agree")
-    assert told(0.6) == good.replace("effect agrees", f"effect {CHANCE}")
-    assert told(2.0).count(CHANCE) == 4
-    assert told(0.4, eps=2.0) == good.replace("table, agrees", "table, does not agree")
+    agrees, does_not, chance = "agrees.", "does not agree.", f"{CHANCE}."
+    assert told(0.4) == [agrees] * 4
+    assert told(0.4, mu=1.0) == [agrees, does_not, agrees, agrees]
+    assert told(0.4, m=3.0) == [agrees] * 3 + [does_not]
+    assert told(0.6) == [agrees] * 3 + [chance]
+    assert told(2.0) == [chance] * 4
+    assert told(0.4, eps=2.0) == [agrees, agrees, does_not, agrees]
+    rows = screening.effect_rows({"C2": {"m": 0.123, "mu": -1.0, "eps": -2.0, "lambda": -1.5}}, theirs)
+    assert rows[0] == {"method": "effect of m, C2", "MAP@R": 0.12, "thesis, CUB validation": 0.1}
     # Where their own table has it the other way, that is said as well.
     theirs["C2"]["mu"] = 0.1
-    assert told(0.4).endswith("agrees. (Of mu their own table says the opposite with C2.)")
+    text = screening.told({"C2": theirs["C2"]}, theirs, {"C2": 0.0})
+    assert text.count("(thesis +0.10; their own table says the opposite)") == 1
+
+
+def test_learning_is_judged_by_the_best_of_three_gains() -> None:
+    start = "mu 0.3, eps 5"
+    rows = [{"method": f"{start}: {name}", "mu at the end": 0.1, "eps at the end": 9.0} for name in learned.LEARNED]
+
+    def told(deviation: float, *scores: float) -> str:
+        names = [f"{start}: {name}" for name in learned.LEARNED]
+        return learned.told(False, dict(zip(names, scores, strict=True)), rows, deviation)
+
+    text = told(0.0, 10.0, 9.0, 10.4, 11.0)
+    assert "mu learned -1.00, eps learned +0.40, both learned +1.00 points" in text
+    assert "By the best of the three gains, in one seed, learning helps." in text
+    assert "A gain counts from 0.5 points on; the best of three" in text
+    assert "By the best of the three gains learning hardly matters." in told(1.5, 10.0, 9.0, 10.4, 11.0)
+    assert "learning harms." in told(0.0, 10.0, 9.0, 9.4, 8.0)
+    assert "missing" in learned.told(False, {}, rows)
+    rows = [row | {"mu at the end": None, "eps at the end": None} for row in rows]  # taken in without their weights
+    assert "both learned +1.00 points of MAP@R. By the best" in told(0.0, 10.0, 9.0, 10.4, 11.0)
 
 
 def test_learned_settings_are_read_from_weights() -> None:

@@ -1,12 +1,14 @@
 """Bags of tokens: how they are drawn, that both poolings learn, and what the text makes of the numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from winnow.errors import DataError
 from winnow.studies import Task, tokens
-from winnow.studies.tokens import Setting, draw_bags, train
-from winnow.studies.tokens_report import overlap, table, told
+from winnow.studies.tokens import Setting, Trained, draw_bags, train
+from winnow.studies.tokens_report import draw, overlap, shown, table, told
 
 TINY = Setting(classes=4, bag=20, bags=24, lr=5e-3, steps=300, warm_up=50, prototypes=8, eps=60.0)
 
@@ -52,12 +54,33 @@ def test_the_text_follows_the_numbers():
         return {"method": method, "margin": margin, "MAP@R": score, "validation": score,
                 "bags in another class's hull, %": hull}  # fmt: skip
 
-    text = told([row("GAP", 0.2, 20.0, 60.0), row("GSP", 0.2, 95.0, 0.0)], 50)
-    assert "+75.0 points. That agrees in direction; the gain is as large" in text
-    assert text.endswith("which agrees.")
-    text = told([row("GAP", 0.2, 80.0, 10.0), row("GSP", 0.2, 70.0, 20.0)], 50)
-    assert "-10.0 points. That does not agree in direction" in text
-    assert text.endswith("which does not agree.")
+    text = told([row("GAP", 0.2, 20.0, 60.0), row("GSP", 0.2, 95.0, 0.0)], 50, (0.55, 0.01))
+    assert "+75.0 points: agrees in direction, the gain is as large" in text
+    assert "60.0 % of the bags lie in another class's hull with GAP and 0.0 % with GSP: agrees.\n\n" in text
+    assert "the picture is of the first, with 55.0 % of the bags in another hull with GAP and 1.0 % with GSP" in text
+    text = told([row("GAP", 0.2, 80.0, 10.0), row("GSP", 0.2, 70.0, 20.0)], 50, (0.1, 0.2))
+    assert "-10.0 points: does not agree in direction" in text
+    assert "with GSP: does not agree.\n\n" in text
+
+
+def test_the_picture_has_the_tables_numbers_and_a_key():
+    def run(method: str, seed: int, margin: float, score: float, foreign: float) -> Trained:
+        made = replace(TINY, classes=2, margin=margin)
+        points = torch.rand(8, 2, generator=torch.Generator().manual_seed(seed))
+        numbers = {"MAP@R": score, "validation": score, "overlap": foreign, "steps": 1}
+        return Trained(made, method, seed, torch.rand(12, 2), points, torch.arange(8) // 4, numbers)
+
+    # The first seed is best at margin 0.5, the mean at 0.2: text, table and picture go by the mean.
+    runs = [run("GAP", 0, 0.2, 0.5, 0.1), run("GAP", 1, 0.2, 0.7, 0.3), run("GAP", 0, 0.5, 0.55, 0.0),
+            run("GAP", 1, 0.5, 0.1, 0.0), run("GSP", 0, 0.2, 0.9, 0.0), run("GSP", 1, 0.2, 1.0, 0.0)]  # fmt: skip
+    assert [(one.method, one.seed, one.setting.margin) for one in shown(runs)] == [("GAP", 0, 0.2), ("GSP", 0, 0.2)]
+    figure = draw(runs)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["GAP: MAP@R 60.0 %, 20.0 % in another hull", "GSP: MAP@R 95.0 %, 0.0 % in another hull"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "bags in their class's hull", "tokens of the class", "tokens of the background",
+    ]  # fmt: skip
+    assert "drawn: the first seed" in figure.legends[0].get_title().get_text()
 
 
 def test_the_study_trains_both_poolings_once(monkeypatch, tmp_path):

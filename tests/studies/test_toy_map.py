@@ -29,9 +29,10 @@ def test_the_study_sets_its_numbers_beside_the_claim():
     by_name = {row["problem"]: row for row in findings.rows}
     assert by_name["linear program, mu 0.2"]["left out of red and blue, %"] == 60
     assert by_name["smoothed, mu 0.2, eps 5"]["left out of red and blue, %"] < 1
-    assert "This agrees with" in findings.text
+    assert findings.text.startswith("Agrees: ")
+    assert findings.text.endswith("means over 20 maps.")
     # A smoothing that loses as much as the program would not.
     worse = [{**row, "left out of red and blue, %": 60.0} for row in findings.rows]
-    assert "This does not agree with" in toy_map.told(worse, 1)
+    assert toy_map.told(worse, 1).startswith("Does not agree: ")
     assert len(findings.figure.axes) == 1 + len(findings.rows)
     assert torch.equal(toy_map.toy_map(0)[0], toy_map.toy_map(0)[0])

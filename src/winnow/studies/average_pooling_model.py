@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,17 +25,31 @@ PLANE = ["backbone.weights=random", "pooling=gap", "dim=2", "normalise=ball", "l
 METHOD = Method("GAP", [])
 
 
+@dataclass(frozen=True)
+class Looked:
+    """Local features of some images.
+
+    Attributes:
+        spaces: Features (N, n, d) in the plane and in the backbone's own space.
+        labels: (N,) classes of the images.
+        classes: Their names.
+        where: What they are of.
+    """
+
+    spaces: Mapping[str, Tensor]
+    labels: Tensor
+    classes: Sequence[str]
+    where: str
+
+
 def comparison(task: Task) -> Comparison:
     """Return the one run."""
     place = [] if task.data is None else [f"data.root={task.data}"]
     return Comparison([METHOD], seeds=(0,), words=[*CIFAR, *PLANE, *place])
 
 
-def cifar_features(task: Task, per_class: int) -> tuple[dict[str, Tensor], Tensor, str]:
+def cifar_features(task: Task, per_class: int) -> Looked:
     """Train the model where it is not trained yet, and look at some test images of each class.
-
-    Returns:
-        Local features (N, n, d) in the plane and in the backbone's own space, labels (N,), and what they are of.
 
     Raises:
         DataError: where Cifar-10 is not there, or the model is not trained and is not to be.
@@ -43,12 +60,14 @@ def cifar_features(task: Task, per_class: int) -> tuple[dict[str, Tensor], Tenso
     if not found:
         raise DataError(f"no trained model in {task.runs}: `{task.command('average-pooling')}` trains it")
     run = compared.plan(METHOD, 0, task)
-    spaces, labels = look(open_trained(run, load_data(run.config, task.shared), task.shared), per_class)
+    splits = load_data(run.config, task.shared)
+    spaces, labels = look(open_trained(run, splits, task.shared), per_class)
+    assert splits.test is not None, "a study compares on test images"
     where = (
         f"Cifar-10 with ResNet-20, trained from nothing to embed in the plane by average pooling (C2; MAP@R "
         f"{percent(found)[0]:.1f} % on its test images), {per_class} test images of each class"
     )
-    return spaces, labels, where
+    return Looked(spaces, labels, splits.test.class_names, where)
 
 
 @torch.no_grad()

@@ -15,8 +15,8 @@ from winnow.evaluation import retrieval_metrics
 from winnow.functional import unit_norm
 from winnow.models import Embedder, Head
 from winnow.pooling.base import as_tokens
-from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Row, Task
+from winnow.studies.base import Findings, Task
+from winnow.studies.delta_cover_report import CLASSES, COVER, LOST, RANDOM, RANKS, draw, told
 from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.poolings import LOSSES, WORDS
 from winnow.studies.sweeps import gsp
@@ -26,8 +26,6 @@ from winnow.training.judge import collect
 from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from winnow.training.config import Config
     from winnow.training.prepare import Prepared
 
@@ -35,8 +33,6 @@ METHODS = {"GAP": ["pooling=gap"], "GSP": gsp(0.05, 20), "GSP, soft": gsp(0.3, 5
 KEPT = (2, 3, 4, 6)  # images of each class
 SIDE = 4  # local features are averaged to a map of this side, to compare them sooner
 DRAWS = 10  # of random subsets
-COVER, RANDOM, CLASSES = "cover", "random images", "random classes"
-TRUSTED = 0.9  # rank correlation from which on a subset stands for the whole
 
 
 @dataclass
@@ -151,7 +147,7 @@ def study(task: Task) -> Findings:
     rows = table(embeddings, labels, as_tokens(maps))
     settings = {"small": task.small, "words": words, "seeds": seeds, "checkpoints": len(embeddings),
                 "draws of random subsets": DRAWS}  # fmt: skip
-    text = told(rows, len(embeddings), len(labels))
+    text = told(rows, f"{len(embeddings)} checkpoints of {len(METHODS)} heads", len(labels), DRAWS)
     return Findings("Validation on a cover", text, rows, draw(rows), settings)
 
 
@@ -172,46 +168,7 @@ def table(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> lis
             lost = [max(whole) - whole[each.index(max(each))] for each in scores]
             rows.append({
                 "way": way, "images of a class": kept, "share, %": round(100 * len(chosen[0]) / len(labels), 1),
-                "rank correlation": round(statistics.mean(taus), 3), "worst": round(min(taus), 3),
-                "points lost by the choice": round(100 * statistics.mean(lost), 3),
+                RANKS: round(statistics.mean(taus), 3), "worst": round(min(taus), 3),
+                LOST: round(100 * statistics.mean(lost), 3),
             })  # fmt: skip
     return rows
-
-
-def told(rows: Sequence[Row], count: int, images: int) -> str:
-    """Say how small each way's subset may be, and whether a cover needs fewer images than chance."""
-    needed = {}
-    for way in (COVER, RANDOM, CLASSES):
-        good = [row["share, %"] for row in rows if row["way"] == way and row["rank correlation"] >= TRUSTED]
-        needed[way] = min(good) if good else None
-    listed = ", ".join(
-        f"{way} {'more than tried' if share is None else f'{share:g} %'}" for way, share in needed.items()
-    )
-    means = {way: statistics.mean(row["rank correlation"] for row in rows if row["way"] == way) for way in needed}
-    helps = means[COVER] > max(means[RANDOM], means[CLASSES])
-    return (
-        f"The thesis proposes to validate on a subset whose local features cover the others' (section 6.3), and has no "
-        f"numbers. Here {count} checkpoints of {len(METHODS)} heads are ranked by MAP@R on all {images} validation "
-        f"images of the embedded set and on subsets. A rank correlation (Kendall's) of {TRUSTED} takes of the images: "
-        f"{listed}. Over all sizes it is {means[COVER]:.3f} for covers within each class, "
-        f"{means[RANDOM]:.3f} for as many random "
-        f"images of each class and {means[CLASSES]:.3f} for all images of some classes: a cover "
-        f"{'ranks better than chance' if helps else 'is no better than chance'} here."
-    )
-
-
-@styled
-def draw(rows: Sequence[Row]) -> Figure:
-    """Draw rank correlation over the share of images, for each way."""
-    figure = new_figure(6.0, 3.4)
-    axes = figure.subplots()
-    for way, colour in method_colours((RANDOM, COVER, CLASSES)).items():
-        own = [row for row in rows if row["way"] == way]
-        axes.plot(
-            [row["share, %"] for row in own], [row["rank correlation"] for row in own], "o-", color=colour, label=way
-        )
-        axes.plot([row["share, %"] for row in own], [row["worst"] for row in own], ":", color=colour, linewidth=1)
-    axes.set_xlabel("images validated on, %")
-    axes.set_title("Kendall's rank correlation with all images; dotted: the worst draw")
-    axes.legend(fontsize=8)
-    return figure

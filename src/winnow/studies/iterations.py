@@ -15,7 +15,8 @@ from winnow.bench.pooling_task import Task as Problem
 from winnow.bench.timing import measure_all, pick_device
 from winnow.functional import clip_norm, gsp_weights, pairwise_distance
 from winnow.studies.base import Findings, Task
-from winnow.studies.iterations_report import draw, told
+from winnow.studies.iterations_report import STEP, TIME, draw, told
+from winnow.studies.iterations_step import time_step
 
 ROOT, AUTODIFF, CLOSED = "scalar root", "autodiff", "closed form"
 STEPS = (5, 25, 50, 100, 200)
@@ -29,20 +30,24 @@ SHARP = 20.0
 def study(task: Task) -> Findings:
     """Cost, memory and error of k iterations by autodiff and by closed form, and of the scalar root (Fig. 5.9).
 
-    Cost: seconds; in full 1 minute, on a GPU where there is one.
+    Cost: seconds; in full 1 minute on a GPU, 3 without one.
     """
     device = pick_device("auto")
     case = Case(8 if task.small else 32, (49, 128, 64))
     task.note(f"time and memory: {case} on {device.type}")
     rows = cost_rows(case, device, STEPS, repeats=5 if task.small else 20)
+    task.note("a whole training step")
+    step = time_step(case.batch, task.small, device)
+    rows = [{**row, "of a step, %": 100 * row[TIME] / step.ms} for row in rows]
     task.note("errors against the root")
     errors = find_errors(case, MANY)
-    settings = {"small": task.small, "case": str(case), "device": device.type, "k": list(STEPS), "mu": MU,
-                "k of errors": list(MANY), "eps of errors": list(EPS), "mu of errors": list(SHARES)}  # fmt: skip
+    settings = {"small": task.small, "case": str(case), "device": device.type, "step": step.of, "k": list(STEPS),
+                "mu": MU, "k of errors": list(MANY), "eps of errors": list(EPS),
+                "mu of errors": list(SHARES)}  # fmt: skip
     return Findings(
         title="Iterations and the root",
-        text=told(rows, errors, device.type),
-        rows=[*rows, *error_table(errors)],
+        text=told(rows, errors, device.type, step),
+        rows=[*rows, {"way": STEP, TIME: step.ms}, *error_table(errors)],
         figure=draw(rows, errors),
         settings=settings,
         details={"errors": errors},
@@ -64,7 +69,7 @@ def cost_rows(case: Case, device: torch.device, steps: Sequence[int], repeats: i
         errors = {f"gradient error at eps {eps:g}, %": 100 * gradient_error(problem, rival, eps, exact[eps])
                   for eps in exact}  # fmt: skip
         time = timings[f"{name} {k}"].median
-        rows.append({"way": name, "k": k, "time, ms": 1e3 * time, "kept for backward, MB": kept / 2**20, **errors})
+        rows.append({"way": name, "k": k, TIME: 1e3 * time, "kept for backward, MB": kept / 2**20, **errors})
     return rows
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_data, with_runs
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
-from winnow.studies.sweeps import compare, curves, deviations, gsp, losses, where
+from winnow.studies.sweeps import compare, curves, deviations, gsp, how, losses
 
 SMALL, FULL = (4, 16, 64, 128), (8, 16, 32, 64, 128, 256)
 ENOUGH = 64  # from here on the documents see little change
@@ -46,9 +46,10 @@ def study(task: Task) -> Findings:
     figure = curves(
         found, lines, {loss: f"GAP, {loss}" for loss in lines}, label="prototypes m", title="GSP + ZSR", log=True
     )
-    begin = f"{where(task.small)} (the documents: SOP and In-shop)."
     rows = compared.rows(found)
-    text = " ".join([begin, *parts])
+    own = "mu 0.05 and eps 20 (documents: 0.3, and 5 with C2, 0.5 with PNCA)"
+    fixed = f"ZSR of weight 0.1, {own if task.small else 'mu 0.3, eps 5 with C2 and 0.5 with PNCA'}"
+    text = paragraphs("\n".join(parts), how(compared, task, fixed, theirs="SOP and In-shop", tuned=True))
     return findings(task, "prototypes", "The number of prototypes", text, compared, found, figure, rows)
 
 
@@ -56,14 +57,14 @@ def told(loss: str, by_m: Mapping[float, float], gap: float | None, deviation: f
     """Check: any m of at least 64 improves on GAP, and more do not bring substantially more."""
     many = {m: score for m, score in by_m.items() if m >= ENOUGH}
     if not many or gap is None:
-        return f"With {loss} runs are missing."
+        return f"- With {loss} runs are missing."
     gain = max(by_m.values()) - gap
     spread = max(many.values()) - min(many.values())
     least, few = min(many.values()), min(by_m)
     return (
-        f"With {loss} the documents say that any m of at least {ENOUGH} improves on GAP, and that more bring little. "
-        f"Here these have {least:.2f} to {max(many.values()):.2f} where GAP has {gap:.2f}, which "
-        f"{verdict(least - gap, deviation)}, and differ by {spread:.2f} points, which "
-        f"{verdict(abs(gain) / 4 - spread, deviation)} (little: a quarter of the gain); m = {few:g} has "
-        f"{by_m[few]:.2f}."
+        f"- With {loss} any m of at least {ENOUGH} improves on GAP: these have {least:.2f} to "
+        f"{max(many.values()):.2f}, GAP {gap:.2f}: {verdict(least - gap, deviation)}.\n"
+        f"- With {loss} more prototypes bring little: from {ENOUGH} on scores differ by {spread:.2f} points where "
+        f"{abs(gain) / 4:.2f}, a quarter of the gain, counts as little: {verdict(abs(gain) / 4 - spread, deviation)}; "
+        f"m = {few:g} has {by_m[few]:.2f}."
     )

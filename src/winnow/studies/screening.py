@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from winnow.report.style import INK, method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task, with_data, with_runs
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
-from winnow.studies.sweeps import compare, deviations, gsp, losses, where
+from winnow.studies.sweeps import compare, deviations, gsp, how, losses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,16 +30,19 @@ THESIS: dict[Setting, dict[str, float]] = {
     (128, 0.7, 20, 0.5): {"C2": 35.36, "PNCA": 39.92},
 }
 BASELINE = {"C2": 39.77, "PNCA": 39.90}
+THEIRS = "thesis, CUB validation"
+Effects = Mapping[str, Mapping[str, float]]
+"""For each loss, the main effects of the factors."""
 
 
 def comparison(small: bool) -> Comparison:
     """Return average pooling and the eight settings, with both losses."""
     methods = []
     for loss, own in losses(small).items():
-        methods.append(Method(f"GAP, {loss}", ["pooling=gap", *own], loss, {"thesis, CUB validation": BASELINE[loss]}))
+        methods.append(Method(f"GAP, {loss}", ["pooling=gap", *own], loss, {THEIRS: BASELINE[loss]}))
         for setting, theirs in THESIS.items():
             m, mu, eps, weight = setting
-            facts = {"thesis, CUB validation": theirs[loss]}
+            facts = {THEIRS: theirs[loss]}
             methods.append(Method(name_of(setting, loss), [*gsp(mu, eps, m, weight), *own], loss, facts))
     return compare(methods, small)
 
@@ -70,23 +73,28 @@ def study(task: Task) -> Findings:
     compared = comparison(task.small)
     found = compared.train(task)
     reached = scores(found)
-    ours, theirs = {}, {}
+    ours: dict[str, dict[str, float]] = {}
+    theirs: dict[str, dict[str, float]] = {}
     for loss in losses(task.small):
         results = {setting: reached[name] for setting in THESIS if (name := name_of(setting, loss)) in reached}
         if len(results) == len(THESIS):
             ours[loss] = main_effects(results)
         theirs[loss] = main_effects({setting: numbers[loss] for setting, numbers in THESIS.items()})
-    text = " ".join(
-        [f"{where(task.small)}; the documents' numbers are of their validation classes.",
-         *told(ours, theirs, deviations(compared, found))]
-    )  # fmt: skip
-    rows = compared.rows(found)
+    fixed = "Main effects are the mean of the four runs at the high level less that of the four at the low one"
+    fixed += "; the documents' are of their validation classes"
+    text = paragraphs(told(ours, theirs, deviations(compared, found)), how(compared, task, fixed, tuned=True))
+    rows = [*compared.rows(found), *effect_rows(ours, theirs)]
     return findings(task, "screening", "Screening of GSP's settings", text, compared, found, draw(ours, theirs), rows)
 
 
-def told(
-    ours: Mapping[str, Mapping[str, float]], theirs: Mapping[str, Mapping[str, float]], deviation: Mapping[str, float]
-) -> list[str]:
+def effect_rows(ours: Effects, theirs: Effects) -> list[dict[str, Any]]:
+    """Return a row for each main effect: ours, where its runs are in, and the thesis'."""
+    return [{"method": f"effect of {factor}, {loss}", "MAP@R": round(ours[loss][factor], 2) if loss in ours else None,
+             THEIRS: round(effect, 2)}
+            for loss, effects in theirs.items() for factor, effect in effects.items()]  # fmt: skip
+
+
+def told(ours: Effects, theirs: Effects, deviation: Mapping[str, float]) -> str:
     """Check: the lower the better for lambda and mu, and eps matters most; effects stand beside those of their table.
 
     Their text does not say which eps is better, their table does.
@@ -97,30 +105,28 @@ def told(
         deviation: For each loss, of seeds. An effect is a difference of two means, each of four methods, and so
             deviates less than one.
     """
-    sentences = []
-    for loss in theirs:
-        listed = ", ".join(f"{factor} {effect:+.2f}" for factor, effect in theirs[loss].items())
-        sentences.append(f"{loss}: the thesis' table has the main effects {listed}")
+    items = []
+    for loss, table in theirs.items():
         if loss not in ours:
-            sentences[-1] += "; runs of ours are missing."
+            items.append(f"- With {loss} runs are missing.")
             continue
-        own = ours[loss]
-        most = abs(own["eps"]) - max(abs(own[factor]) for factor in FACTORS if factor != "eps")
-        sentences[-1] += (
-            f"; ours are {', '.join(f'{factor} {effect:+.2f}' for factor, effect in own.items())}. That a lower lambda "
-            f"is better {verdict(-own['lambda'], deviation[loss])}, that a lower mu is "
-            f"{verdict(-own['mu'], deviation[loss])}, and that eps has the most effect "
-            f"{verdict(most, deviation[loss])}; that a lower eps is better, as in their table, "
-            f"{verdict(-own['eps'], deviation[loss])}."
-        )
-        against = [factor for factor in ("lambda", "mu") if theirs[loss][factor] > 0]
-        if against:
-            sentences[-1] += f" (Of {' and '.join(against)} their own table says the opposite with {loss}.)"
-    return sentences
+        own, spread = ours[loss], deviation[loss]
+        others = [factor for factor in FACTORS if factor != "eps"]
+        most = abs(own["eps"]) - max(abs(own[factor]) for factor in others)
+        for factor in ("lambda", "mu", "eps"):
+            claim = f"a lower {factor} is better" + (", as in their table" if factor == "eps" else "")
+            but = "; their own table says the opposite" if table[factor] > 0 else ""
+            items.append(
+                f"- With {loss} {claim}: its effect is {own[factor]:+.2f} (thesis {table[factor]:+.2f}{but}): "
+                f"{verdict(-own[factor], spread)}."
+            )
+        listed = ", ".join(f"{factor} {own[factor]:+.2f} (thesis {table[factor]:+.2f})" for factor in others)
+        items.append(f"- With {loss} eps has the most effect: beside it, {listed}: {verdict(most, spread)}.")
+    return "\n".join(items)
 
 
 @styled
-def draw(ours: Mapping[str, Mapping[str, float]], theirs: Mapping[str, Mapping[str, float]]) -> Figure:
+def draw(ours: Effects, theirs: Effects) -> Figure:
     """Draw main effects, the thesis' beside ours."""
     figure = new_figure(7.2, 3.0)
     colours = method_colours(("thesis", "ours"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
+from winnow.studies.base import Task
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, percent, scores
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CUB_LOSSES = {"C2": ["loss=c2", "loss.preset=cub"], "PNCA": [*PNCA, "train.warm_up=100"]}
+CUB = "CUB-200-2011"
 WHERE = {
     True: "On the embedded set with a frozen backbone, {steps} steps",
     False: "On the first fold of the fair protocol on CUB-200-2011 with ResNet-50 (the documents: BN-Inception)",
@@ -54,6 +56,34 @@ def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None,
 def where(small: bool, steps: int = 200) -> str:
     """Say on what a comparison was made."""
     return WHERE[small].format(steps=steps)
+
+
+def how(compared: Comparison, task: Task, fixed: str, *, theirs: str = CUB, tuned: bool = False) -> str:
+    """Say how a comparison was made, and where that differs from the documents.
+
+    Args:
+        compared: What is compared; numbers are those of its runs, which settings of the task may have changed.
+        task: What was asked for.
+        fixed: What all methods share, the documents' in brackets where these differ.
+        theirs: What the documents train on; nothing where they have no such comparison.
+        tuned: Whether the documents made theirs by their protocol of tuning, which the full size is not made by.
+    """
+    config = compared.plan(compared.methods[0], compared.seeds[0], task).config
+    said = where(task.small, config.train.steps)
+    if not task.small and config.backbone.train == "frozen":
+        said += ", which is not trained"
+    if theirs and task.small:
+        said += f" (the documents: {theirs}, fine-tuned)"
+    elif theirs not in ("", CUB):
+        said += f" (the documents: {theirs})"
+    said += f". {fixed}."
+    if task.small or not tuned:
+        return said
+    return (
+        f"{said} A quarter of the training classes validates, training ends after {config.train.patience} validations "
+        "without a gain, and MAP@R is of the test classes; the documents tune on four fifths of the training classes, "
+        "validate on the fifth, end after 10, and take the mean of three runs."
+    )
 
 
 @styled

@@ -15,7 +15,7 @@ from winnow.losses import C2
 from winnow.pooling import GSP
 from winnow.studies.base import Findings, Task
 from winnow.studies.kept_runs import Kept, need_run
-from winnow.studies.tokens_report import draw, overlap, table, told
+from winnow.studies.tokens_report import draw, overlap, shown, table, told
 
 BOX = 0.3  # the documents keep token vectors within [-0.3, 0.3]
 EPOCH = 100  # steps from one validation to the next
@@ -187,7 +187,7 @@ def study(task: Task) -> Findings:
     rows = table(runs)
     return Findings(
         title="Bags of tokens",
-        text=told(rows, chosen[0].bag),
+        text=told(rows, chosen[0].bag, [run.numbers["overlap"] for run in shown(runs)]),
         rows=rows,
         figure=draw(runs),
         settings={"small": task.small, "seeds": seeds, "settings": [vars(one) for one in chosen]},

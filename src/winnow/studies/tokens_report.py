@@ -1,4 +1,4 @@
-"""What the study of bags of tokens tells: hulls and their overlap, its table, its paragraph and its picture."""
+"""What the study of bags of tokens tells: hulls and their overlap, its table, its text and its picture."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from winnow.functional import convex_hull, hull_overlap
-from winnow.report.style import INK, MUTED, new_figure, styled
-from winnow.studies.base import Row
+from winnow.report.style import INK, new_figure, styled
+from winnow.studies.base import Row, paragraphs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from winnow.studies.tokens import Trained
 
 CLAIM = 70  # points of MAP@R, thesis chapter 6
+HULLS = "bags in another class's hull, %"
 
 
 def overlap(run: Trained) -> float:
@@ -38,51 +39,74 @@ def table(runs: Sequence[Trained]) -> list[dict[str, Any]]:
         rows.append({
             "method": method, "margin": margin, "runs": len(own), "MAP@R": round(100 * mean["MAP@R"], 1),
             "MAP@R sd": None if spread is None else round(spread, 1), "validation": round(100 * mean["validation"], 1),
-            "bags in another class's hull, %": round(100 * mean["overlap"], 1), "steps": round(mean["steps"]),
+            HULLS: round(100 * mean["overlap"], 1), "steps": round(mean["steps"]),
         })  # fmt: skip
     return rows
 
 
-def told(rows: Sequence[Row], bag: int) -> str:
-    """Set each method at its best margin beside the documents' claims."""
-    gap, gsp = (max((row for row in rows if row["method"] == name), key=lambda row: float(row["validation"]))
-                for name in ("GAP", "GSP"))  # fmt: skip
+def best_of(rows: Sequence[Row], method: str) -> Row:
+    """Return the row of the margin that validation bags choose for a method."""
+    return max((row for row in rows if row["method"] == method), key=lambda row: float(row["validation"]))
+
+
+def told(rows: Sequence[Row], bag: int, drawn: Sequence[float]) -> str:
+    """Set each method at its best margin beside the documents' claims.
+
+    Args:
+        rows: The table.
+        bag: Tokens of a bag.
+        drawn: The share of bags in another class's hull in the two runs of the picture, GAP's and GSP's.
+    """
+    gap, gsp = (best_of(rows, name) for name in ("GAP", "GSP"))
     gain = gsp["MAP@R"] - gap["MAP@R"]
     widest = max(
         (other["MAP@R"] - row["MAP@R"], row["margin"]) for row in rows for other in rows
         if (row["method"], other["method"]) == ("GAP", "GSP") and row["margin"] == other["margin"]
     )  # fmt: skip
-    hulls = [row["bags in another class's hull, %"] for row in (gap, gsp)]
+    hulls = [row[HULLS] for row in (gap, gsp)]
     direction = "agrees" if gain > 0 else "does not agree"
     size, size_there = ("as large as claimed" if each >= 0.9 * CLAIM else "smaller" for each in (gain, widest[0]))
     apart = "agrees" if hulls[1] < 5 < hulls[0] else "agrees in part" if hulls[1] < 0.5 * hulls[0] else "does not agree"
-    return (
+    claims = (
+        f"- GSP is {CLAIM} points of MAP@R ahead of GAP: GAP has {gap['MAP@R']} (margin {gap['margin']}) and GSP "
+        f"{gsp['MAP@R']} (margin {gsp['margin']}), {gain:+.1f} points: {direction} in direction, the gain is {size}. "
+        f"At one and the same margin it is at most {widest[0]:+.1f} points (margin {widest[1]}), {size_there}.\n"
+        f"- Class hulls overlap with GAP and are apart with GSP: {hulls[0]:.1f} % of the bags lie in another class's "
+        f"hull with GAP and {hulls[1]:.1f} % with GSP: {apart}."
+    )
+    how = (
         f"Sixteen classes of four learned tokens and four background tokens of all, bags of {bag} of which about half "
         "are background, embedded in the plane, C2, nothing normalised. Loss, dimension, eps and number of prototypes "
-        "of the documents' run are not recorded; the margin is chosen for each method by validation bags. The "
-        f"documents claim {CLAIM} points of MAP@R for GSP over GAP: here GAP has {gap['MAP@R']} (margin "
-        f"{gap['margin']}), GSP {gsp['MAP@R']} (margin {gsp['margin']}), {gain:+.1f} points. That {direction} in "
-        f"direction; the gain is {size}. At one and the same margin the gain is at most {widest[0]:+.1f} points "
-        f"(margin {widest[1]}), {size_there}. "
-        "Their picture shows class hulls that overlap with GAP and are apart with GSP: here "
-        f"{hulls[0]:.0f} % of the bags lie in another class's hull with GAP and {hulls[1]:.0f} % with GSP, which "
-        f"{apart}."
+        "of the documents' run are not recorded; the margin is chosen for each method by validation bags. Numbers are "
+        f"means over seeds; the picture is of the first, with {100 * drawn[0]:.1f} % of the bags in another hull with "
+        f"GAP and {100 * drawn[1]:.1f} % with GSP. Its dots are bags in their class's hull, its rings tokens of the "
+        "class, its crosses those of the background."
     )
+    return paragraphs(claims, how)
+
+
+def shown(runs: Sequence[Trained]) -> list[Trained]:
+    """Return the runs of the picture: the first seed of each method, at the margin that validation chooses for it."""
+    rows = table(runs)
+    margins = {method: best_of(rows, method)["margin"] for method in dict.fromkeys(run.method for run in runs)}
+    return [run for run in runs if run.seed == 0 and run.setting.margin == margins[run.method]]
 
 
 @styled
 def draw(runs: Sequence[Trained]) -> Figure:
-    """Draw tokens, bags and hulls of the first seed of each method, at its best margin by validation."""
-    figure = new_figure(7.4, 4.0)
-    for place, method in enumerate(dict.fromkeys(run.method for run in runs)):
-        own = [run for run in runs if run.method == method and run.seed == 0]
-        run = max(own, key=lambda each: float(each.numbers["validation"]))
+    """Draw tokens, bags and hulls of the runs to be shown, under the numbers of the table."""
+    figure = new_figure(7.4, 4.6)
+    rows = table(runs)
+    for place, run in enumerate(shown(runs)):
         axes = figure.add_subplot(1, 2, place + 1)
         scatter(axes, run)
-        score, foreign = 100 * run.numbers["MAP@R"], 100 * run.numbers["overlap"]
-        axes.set_title(f"{method}: MAP@R {score:.0f} %, {foreign:.0f} % in another hull")
-    figure.supxlabel("first seed; dots: bags in their class's hull, rings: its tokens, crosses: the background's",
-                     fontsize=8, color=MUTED)  # fmt: skip
+        row = best_of(rows, run.method)
+        axes.set_title(f"{run.method}: MAP@R {row['MAP@R']:.1f} %, {row[HULLS]:.1f} % in another hull")
+    keys = {"bags in their class's hull": ".", "tokens of the class": "o", "tokens of the background": "x"}
+    handles = [figure.axes[0].plot([], [], mark, color=INK, markerfacecolor="none" if mark == "o" else INK)[0]
+               for mark in keys.values()]  # fmt: skip
+    title = "numbers: means over seeds; drawn: the first seed"
+    figure.legend(handles, list(keys), loc="outside lower center", ncols=3, fontsize=8, title=title, title_fontsize=8)
     return figure
 
 

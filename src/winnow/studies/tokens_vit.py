@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from winnow.studies.base import Findings, Task, with_data, with_runs
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
@@ -13,6 +13,7 @@ from winnow.studies.outcomes import Found, deviation, findings, scores
 from winnow.studies.sweeps import CUB_LOSSES, gsp
 
 CLASS, MEAN = "class token", "mean of tokens"
+NO_CLAIM = "The documents pool maps of convolutions only, so that there is no claim to check."
 MADE = (30, 6)  # made-up training and test images of each class
 WEIGHTS = Path("data/vit_small_patch16_224.dino.safetensors")  # else timm's download
 
@@ -75,7 +76,7 @@ def study(task: Task) -> Findings:
         if task.small
         else "ViT-S/16 with DINO's weights, all of it trained on the first fold of CUB-200-2011"
     )
-    text = f"{where}. {told(found, list(methods(task.small)))}"
+    text = paragraphs(NO_CLAIM, told(found, list(methods(task.small))), f"{where}.")
     rows = compared.rows(found)
     figure = compared.figure(found, "What is made of a transformer's tokens")
     return findings(task, "tokens-vit", "Pooling a transformer's tokens", text, compared, found, figure, rows)
@@ -84,11 +85,11 @@ def study(task: Task) -> Findings:
 def told(found: Found, names: Sequence[str]) -> str:
     """Say for each loss whether GSP is ahead of the best that needs no prototypes, beside how far seeds deviate."""
     reached = scores(found)
-    parts = ["The documents pool maps of convolutions only, so that there is no claim to check."]
+    items = []
     for loss in dict.fromkeys(method.rpartition(", ")[2] for method in found):
         by_name = {name: reached[f"{name}, {loss}"] for name in names if f"{name}, {loss}" in reached}
         if len(by_name) < len(names):
-            parts.append(f"{loss}: runs are missing, so that nothing can be said yet.")
+            items.append(f"- {loss}: runs are missing, so that nothing can be said yet.")
             continue
         ours = {name: score for name, score in by_name.items() if "GSP" in name}
         rivals = {name: score for name, score in by_name.items() if "GSP" not in name}
@@ -97,15 +98,15 @@ def told(found: Found, names: Sequence[str]) -> str:
         both = {name: found[f"{name}, {loss}"] for name in (best, rival)}
         spread = deviation(both) if all(len(runs) > 1 for runs in both.values()) else None
         verdict = (
-            "cannot be told from one seed" if spread is None
-            else "is that it helps" if gain > spread else "is that it harms" if gain < -spread
-            else "is no difference that seeds would show"
+            "what GSP does cannot be told from one seed" if spread is None
+            else "GSP helps" if gain > spread else "GSP harms" if gain < -spread
+            else "what GSP does cannot be told from what seeds deviate by"
         )  # fmt: skip
         beside = "" if spread is None else f"; seeds deviate by {spread:.2f}"
         listed = ", ".join(f"{name} {score:.2f}" for name, score in by_name.items())
-        parts.append(
-            f"{loss}: MAP@R {listed}. {best} is {gain:+.2f} points from the best of the others, {rival}{beside}: what "
-            f"GSP does here {verdict}. From the mean of the same tokens GSP is "
-            f"{by_name['GSP'] - by_name[MEAN]:+.2f}, from the class token {by_name['GSP'] - by_name[CLASS]:+.2f}."
+        items.append(
+            f"- {loss}: {verdict}. MAP@R is {listed}; {best} is {gain:+.2f} points from the best of the others, "
+            f"{rival}{beside}. From the mean of the same tokens GSP is {by_name['GSP'] - by_name[MEAN]:+.2f}, from the "
+            f"class token {by_name['GSP'] - by_name[CLASS]:+.2f}."
         )
-    return " ".join(parts)
+    return "\n".join(items)

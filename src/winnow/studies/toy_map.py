@@ -10,7 +10,7 @@ from torch import Tensor
 
 from winnow.functional import clip_norm, gsp, hard_selection, pairwise_distance
 from winnow.report.style import new_figure, styled
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, paragraphs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,18 +91,20 @@ def told(rows: list[dict[str, Any]], maps: int) -> str:
     lost, kept = linear["left out of red and blue, %"], best["left out of red and blue, %"]
     uniform = 100 * TRUE
     agree = lost > 25 and kept < 5 and best["weight on red and blue, %"] > uniform + 20
-    verdict = "This agrees with" if agree else "This does not agree with"
     sharp = ways[-1]
-    return (
-        f"Half of the map is to be pooled, red and blue with a prototype each, and mu is taken for {UNDER}; means over "
-        f"{maps} maps. The documents say that the linear program then ignores informative features and that entropy "
-        f"smoothing does not. The program leaves {lost:.0f} % of the red and blue features without weight. "
-        f"Smoothed with eps = {best['eps']:g}, {kept:.0f} % of them are left out (below a tenth of the average "
-        f"weight), and red and blue hold {best['weight on red and blue, %']:.0f} % of the weight, where average "
-        f"pooling gives them {uniform:.0f} %. {verdict} the claim. It "
-        f"depends on eps, as they also say: with eps = {sharp['eps']:g} the smoothed problem leaves out "
-        f"{sharp['left out of red and blue, %']:.0f} %."
+    claim = (
+        f"{'Agrees' if agree else 'Does not agree'}: with an under-estimated mu the linear program ignores informative "
+        f"features, and entropy smoothing does not. The program leaves {lost:.0f} % of the red and blue features "
+        f"without weight. Smoothed with eps = {best['eps']:g}, {kept:.0f} % of them are left out (below a tenth of the "
+        f"average weight), and red and blue hold {best['weight on red and blue, %']:.0f} % of the weight, where "
+        f"average pooling gives them {uniform:.0f} %. It depends on eps, as the documents also say: with eps = "
+        f"{sharp['eps']:g} the smoothed problem leaves out {sharp['left out of red and blue, %']:.0f} %."
     )
+    how = (
+        f"Half of the map is to be pooled, red and blue with a prototype each, and mu is taken for {UNDER}; means over "
+        f"{maps} maps."
+    )
+    return paragraphs(claim, how)
 
 
 @styled
