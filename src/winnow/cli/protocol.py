@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from winnow.errors import ConfigError, TrainingError
+from winnow.errors import ConfigError, DataError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ def protocol(
     kept, those that were broken off go on where they were.
     """
     from winnow.cli.console import out, say
-    from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
+    from winnow.protocols import PROTOCOLS, Task, find_backbone, find_protocol, find_set, make_table, write_table
     from winnow.protocols.runs import named_backbone
     from winnow.protocols.variants import Variant, is_method
     from winnow.protocols.write import markdown
@@ -65,7 +65,7 @@ def protocol(
     if data is not None and on.path is not None:
         raise ConfigError(f"--data {data}: the folder {on.path} is named already")
     asked = words or []
-    name = f"{kind.name}{kind.chapter if kind.chapter == 3 else ''}"
+    name = f"{kind.name}{'' if kind is PROTOCOLS[kind.name] else kind.chapter}"
     where = f"{name}-{on.name}-{named_backbone(asked) or network.name}".replace("/", "-")
     task = Task(
         protocol=kind, target=on, methods=[str(Variant.read(word)) for word in asked if is_method(word)],
@@ -81,6 +81,8 @@ def protocol(
     out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
     for path in write_table(task, table):
         say(f"wrote {path}")
+    if table.faults:
+        raise DataError("; ".join(table.faults.values()))
     if failed:
         count = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
         raise TrainingError(

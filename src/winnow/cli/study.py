@@ -92,7 +92,9 @@ def study(
     if only_finished and not findings.details.get("runs", True):  # an empty table would replace one that is not
         raise DataError(f"no run of {name} is finished in {task(name).runs}: leave out --only-finished to train them")
     if remark is not None:
-        findings = replace(findings, text=paragraphs(findings.text, remark))
+        findings = replace(
+            findings, text=paragraphs(findings.text, remark), details={**findings.details, "note": remark}
+        )
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
         say(f"wrote {path}")
