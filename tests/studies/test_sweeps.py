@@ -153,7 +153,7 @@ def test_mu_is_checked_against_both_claims() -> None:
     good, bad = {0.1: 30.0, 0.3: 29.5, 0.9: 12.0}, {0.1: 12.0, 0.3: 20.0, 0.9: 30.0}
     assert mu.told(good, 10.0, 0.5).count("which agrees") == 2
     assert mu.told(bad, 10.0, 0.5).count("which does not agree") == 2
-    assert mu.told(bad, 10.0, 0.0).count("which does not agree in one seed") == 2
+    assert mu.told(bad, 10.0, 0.0).count("which does not agree (one seed)") == 2
     # Low values differ by 0.5 where a quarter of the gain is 5, and are 17.75 ahead of high ones.
     text = mu.told(good, 10.0, 6.0)
     assert text.count(CHANCE) == 1
@@ -166,7 +166,7 @@ def test_mu_without_a_gain_has_none_to_lose() -> None:
     text = mu.told(flat, 20.0, 0.0)
     assert "+0.10 from GAP's 20.00" in text
     assert "are 19.40 to 19.60, 19.50 in the mean, and from 0.7 on 19.40" in text
-    assert "ahead of average pooling does not agree in one seed, so that there is no gain" in text
+    assert "ahead of average pooling does not agree (one seed), so that there is no gain" in text
     assert f"ahead of average pooling {CHANCE}, so that neither can a drop" in mu.told(flat, 20.0, 0.6)
     assert "ahead of average pooling does not agree, so" in mu.told(flat, 20.0, 0.4)
 
