@@ -134,7 +134,7 @@ def test_pools_are_checked_against_every_claim() -> None:
 
     text = ccp_pool.told(grid((10, 10, 10), (11, 12, 12), (12, 13, 13.5)), 9.0, (12, 20), 0.1)
     assert text.count("agrees") == 4
-    assert "several proxies: +0.00 with 1, +1.00 with 4, +1.25 with 8, in the mean of larger pools" in text
+    assert "several proxies: +1.00 with 4, +1.25 with 8, in the mean of larger pools" in text
     assert "more proxies help: 10.00 with 1, 11.67 with 4, 12.83 with 8, in the mean over pools, agrees" in text
     text = ccp_pool.told(grid((13, 14, 14), (12, 11, 11), (11, 12, 12)), 13.0, (12, 20), 0.1)
     assert text.count("does not agree") == 4

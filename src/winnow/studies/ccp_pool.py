@@ -75,7 +75,7 @@ def told(
         else "does not agree, by more than seeds deviate"
     )  # fmt: skip
     means = ", ".join(f"{mean[k]:.2f} with {k}" for k in PROXIES)
-    listed = ", ".join(f"{gains[k]:+.2f} with {k}" for k in PROXIES)
+    listed = ", ".join(f"{gains[k]:+.2f} with {k}" for k in PROXIES[1:])
     return paragraphs(
         "The documents make four claims of CCP's proxies; in MAP@R:",
         "\n".join([

@@ -38,7 +38,7 @@ WHERE = {
 THEIRS = "BN-Inception, vectors that are only shortened where they are long, and Cars196 too"
 """What the documents have otherwise in all of these studies."""
 ABLATIONS = (
-    "train on two thirds of the training classes and are judged on the last third, with a patience of "
+    "ablations train on two thirds of the training classes and are judged on the last third, with a patience of "
     f"{ABLATION.patience[0]}"
 )
 """What they have otherwise in most, which is not the fair protocol."""
@@ -53,7 +53,9 @@ def where(small: bool, *, fair: bool = False) -> str:
     """
     if small:
         return WHERE[small]
-    theirs = f"The documents have all four folds, {THEIRS}" if fair else f"The documents' {ABLATIONS}; with {THEIRS}"
+    theirs = (
+        f"The documents have all four folds, {THEIRS}" if fair else f"The documents' {ABLATIONS}; they have {THEIRS}"
+    )
     return f"{WHERE[small]} {theirs}."
 
 
