@@ -71,7 +71,7 @@ def test_ccp_in_the_plane_is_set_beside_the_thesis(collapsed: bool) -> None:
     assert "nearest proxy: 0.297 ± 0.004 to 0.225 ± 0.000 (lower in 2 of 2 runs), agrees" in text
     assert "test MAP@R 50.0 ± 0.0 to 61.0 ± 1.4 (higher in 2 of 2 runs), agrees" in text
     assert f"one problem trained on for as long 62.5 ± 3.5 %, {CHANCE};" in text
-    assert "through 2, 2 problems" in text
+    assert "in runs of 2, 2 problems" in text
 
 
 def test_a_legend_is_beside_the_bars() -> None:

@@ -116,7 +116,7 @@ def told(rows: list[dict[str, Any]]) -> str:
         f"it does so by new proxies: CCP has {shown(with_ccp, 100)} % test MAP@R, one problem trained on for as long "
         f"{shown(alone, 100)} %, {checked(alone, with_ccp)}; samples in the place of proxies {shown(samples, 100)} %",
     ]
-    begin = f"What the documents say of CCP in the plane, and what CCP came to through {problems} problems (seeds):"
+    begin = f"What the documents say of CCP in the plane, and what came of it in runs of {problems} problems:"
     return paragraphs(begin, "\n".join(f"- {item}" for item in items))
 
 
