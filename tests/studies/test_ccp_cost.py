@@ -58,21 +58,24 @@ def test_picking_leaves_the_proxies_and_takes_all_classes(monkeypatch: pytest.Mo
     assert torch.equal(trainer.learner.references.proxies, before)
 
 
-def row(ratio: float, picking: float | None, memory: float) -> dict[str, object]:
+def row(ratio: float, picking: float | None, memory: float, whole: float | None = None) -> dict[str, object]:
     return {"method": "x", "proxies": 9, "step, ms": 10.0, "ratio": ratio, "picking proxies, ms": picking,
-            "in all, MB": memory, THEIR_COUNT: memory / 2}  # fmt: skip
+            "new problem, ms": whole, "in all, MB": memory, THEIR_COUNT: memory / 2}  # fmt: skip
 
 
 def test_costs_are_checked() -> None:
-    text = told([row(1, None, 100), row(1.02, 8.0, 100), row(1.2, 300.0, 150)])
+    text = told([row(1, None, 100), row(1.02, 8.0, 100, 75.0), row(1.2, 300.0, 150)])
     assert "x (9 proxies) +2.0 %, agrees (up to 10 %)" in text
     assert "costs nothing on CUB: 8.0 ms, agrees (up to 10 ms), +0.80 % of a step at most" in text
+    assert "takes 75 ms for one with its pool embedded, +7.5 % of a step if they are as short as can be, agrees" in text
+    assert text.count("new problems do not count") == 1, "it is measured where there are images"
     assert "60 MB at most: 50.0 MB, agrees; +0.0 MB in all" in text
     assert "x (9 proxies) +20.0 %, does not agree (up to 10 %)" in text
     assert "in the long run: 300.0 ms, agrees (up to 400 ms), +30.00 % of a step at most" in text
     assert "60 MB at most: 75.0 MB, does not agree; +50.0 MB in all" in text
-    text = told([row(1, None, 100), row(1, 11.0, 100), row(1, 401.0, 100)])
+    text = told([row(1, None, 100), row(1, 11.0, 100, 101.0), row(1, 401.0, 100)])
     assert "11.0 ms, does not agree" in text
+    assert "+10.1 % of a step if they are as short as can be, does not agree" in text
     assert "401.0 ms, does not agree" in text
     assert "far smaller" in how("net", 64, "cpu")
     assert "far smaller" not in how("resnet50", 227, "cuda")

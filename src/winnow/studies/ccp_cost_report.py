@@ -40,6 +40,13 @@ def told(rows: list[dict[str, Any]]) -> str:
             f"the last problem's weights and the proxies take {THEIR_MEMORY:.0f} MB at most: {theirs:.1f} MB, "
             f"{_within(theirs, THEIR_MEMORY)}; {row['in all, MB'] - plain['in all, MB']:+.1f} MB in all",
         ]
+        if row["new problem, ms"] is not None:
+            whole, share = row["new problem, ms"], 100 * row["new problem, ms"] / SHORTEST / plain["step, ms"]
+            items.append(
+                f"new problems do not count in the long run: {name} takes {whole:.0f} ms for one with its pool "
+                f"embedded, {share:+.1f} % of a step if they are as short as can be, {_within(longer + share, MOST)} "
+                f"(with the step's own, up to {MOST:.0f} %)"
+            )
     begin = f"What the documents say of CCP's cost, beside C2's {plain['step, ms']:.1f} ms a step:"
     return paragraphs(begin, "\n".join(f"- {item}" for item in items))
 
