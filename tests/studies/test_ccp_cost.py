@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+
+from winnow.bench.scene import Noise, Scene
+from winnow.data import ImageStore
+from winnow.references import CCP
 from winnow.studies import STUDIES, Task, ccp_cost
+from winnow.studies.ccp_cost_report import THEIR_COUNT, how, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone")
 
@@ -17,29 +24,58 @@ def test_memory_is_counted_and_problems_begin(monkeypatch: pytest.MonkeyPatch) -
     plain, few, many = findings.rows
     assert [row["proxies"] for row in findings.rows] == [0, 8 * classes, 400]
     assert few["new problem, ms"] > 0
-    assert many["new problem, ms"] is None
+    assert many["new problem, ms"] is None, "there are no images of so many classes"
+    assert plain["picking proxies, ms"] is None
+    assert few["picking proxies, ms"] > 0
+    assert many["picking proxies, ms"] > 0
     # A proxy has itself, a gradient and two moments.
     key = "weights, gradients and moments, MB"
     assert few[key] - plain[key] == pytest.approx(4 * 8 * classes * width * 4 / 2**20)
     assert few["previous weights, MB"] == many["previous weights, MB"] > 0
-    assert plain["previous weights, MB"] == plain["best weights of a problem, MB"] == plain[ccp_cost.THEIR_COUNT] == 0
-    assert many[ccp_cost.THEIR_COUNT] - few[ccp_cost.THEIR_COUNT] == pytest.approx((400 - 72) * width * 4 / 2**20)
+    assert plain["previous weights, MB"] == plain["best weights of a problem, MB"] == plain[THEIR_COUNT] == 0
+    assert many[THEIR_COUNT] - few[THEIR_COUNT] == pytest.approx((400 - 72) * width * 4 / 2**20)
     assert all(row["ratio"] > 0 for row in findings.rows)
     assert len(findings.figure.axes) == 2
 
 
-def row(ratio: float, whole: float | None, memory: float) -> dict[str, object]:
-    new = None if whole is None else 5.0
-    return {"method": "x", "proxies": 9, "step, ms": 1.0, "ratio": ratio, "ratio, with new problems": whole,
-            "new problem, ms": new, "in all, MB": memory, "previous weights, MB": 1.0,
-            "best weights of a problem, MB": 1.0, ccp_cost.THEIR_COUNT: memory / 2}  # fmt: skip
+def test_picking_leaves_the_proxies_and_takes_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    store = ImageStore(Noise(16, 3), resize=16, cache="device", device=device)
+    words = ["backbone=resnet20", "backbone.weights=random", "image.resize=16", "image.crop=16", "pooling=gap", "dim=8",
+             "loss=c2", "train.device=cpu"]  # fmt: skip
+    trainer = Scene(device, store, words, 1, classes=50).trainer(8, "references=ccp", "references.preset=sop")
+    seen: list[tuple[int, ...]] = []
+    whole = CCP.seed
+
+    def seed(self: CCP, pool: torch.Tensor, classes: torch.Tensor, **settings: Any) -> None:
+        seen.append(tuple(pool.shape))
+        whole(self, pool, classes, **settings)
+
+    monkeypatch.setattr(CCP, "seed", seed)
+    before = trainer.learner.references.proxies.clone()
+    assert ccp_cost.picking_time(trainer, device, 2) > 0
+    assert set(seen) == {(50, 7, 8)}
+    assert torch.equal(trainer.learner.references.proxies, before)
+
+
+def row(ratio: float, picking: float | None, memory: float, whole: float | None = None) -> dict[str, object]:
+    return {"method": "x", "proxies": 9, "step, ms": 10.0, "ratio": ratio, "picking proxies, ms": picking,
+            "new problem, ms": whole, "in all, MB": memory, THEIR_COUNT: memory / 2}  # fmt: skip
 
 
 def test_costs_are_checked() -> None:
-    text = ccp_cost.told([row(1, None, 100), row(1.02, 1.08, 100), row(1.2, None, 150)], "net", 64, "cpu")
-    assert "+2.0 % a step, +8.0 % with a new problem every 100 (5 ms each), which agrees" in text
-    assert "50.0 MB as they count, which agrees, and +0.0 MB with" in text
-    assert "+20.0 % a step, which does not agree" in text
-    assert "75.0 MB as they count, which does not agree, and +50.0 MB with" in text
-    assert "far smaller" in text
-    assert "far smaller" not in ccp_cost.told([row(1, None, 100)], "resnet50", 227, "cuda")
+    text = told([row(1, None, 100), row(1.02, 8.0, 100, 75.0), row(1.2, 300.0, 150)])
+    assert "x (9 proxies) +2.0 %, agrees (up to 10 %)" in text
+    assert "costs nothing on CUB: 8.0 ms, agrees (up to 10 ms), +0.80 % of a step at most" in text
+    assert "takes 75 ms for one with its pool embedded, +7.5 % of a step if they are as short as can be, agrees" in text
+    assert text.count("new problems do not count") == 1, "it is measured where there are images"
+    assert "60 MB at most: 50.0 MB, agrees; +0.0 MB in all" in text
+    assert "x (9 proxies) +20.0 %, does not agree (up to 10 %)" in text
+    assert "in the long run: 300.0 ms, agrees (up to 400 ms), +30.00 % of a step at most" in text
+    assert "60 MB at most: 75.0 MB, does not agree; +50.0 MB in all" in text
+    text = told([row(1, None, 100), row(1, 11.0, 100, 101.0), row(1, 401.0, 100)])
+    assert "11.0 ms, does not agree" in text
+    assert "+10.1 % of a step if they are as short as can be, does not agree" in text
+    assert "401.0 ms, does not agree" in text
+    assert "far smaller" in how("net", 64, "cpu")
+    assert "far smaller" not in how("resnet50", 227, "cuda")

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from winnow.studies import ccp_geometry
+from tests.conftest import TINY, MakeFolder
+from winnow.errors import DataError
+from winnow.studies import STUDIES, Task, ccp_geometry
+from winnow.studies.base import Row
+from winnow.studies.ccp_geometry_report import APART, MANY, PLAIN, RADIUS, told
+from winnow.studies.kept_runs import Kept
+from winnow.studies.methods import Comparison, Method
 from winnow.studies.tsne import conditional, gradient, neighbourhoods, tsne
+from winnow.training import RunFolder, run_training
 
 
 def test_neighbourhoods_have_the_perplexity_asked_for() -> None:
@@ -55,31 +64,73 @@ def test_radii_and_distances_are_as_defined() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
     found = ccp_geometry.geometry(points, labels)
     apart = [math.dist(points[i], points[j]) for i, j in itertools.permutations(range(9), 2) if labels[i] != labels[j]]
-    assert found[ccp_geometry.APART] == pytest.approx(sum(apart) / len(apart))
+    assert found[APART] == pytest.approx(sum(apart) / len(apart))
     means = [ccp_geometry.radii(points[labels == label].double()).mean() for label in range(3)]
-    assert found[ccp_geometry.RADIUS] == pytest.approx(float(sum(means)) / 3)
+    assert found[RADIUS] == pytest.approx(float(sum(means)) / 3)
 
 
 def test_all_claims_are_checked() -> None:
-    def row(radius: float, apart: float, sd: float | None = 0.5) -> dict[str, float | None]:
-        return {"MAP@R": 1.0, ccp_geometry.RADIUS: radius, ccp_geometry.APART: apart,
-                f"{ccp_geometry.RADIUS} sd": sd, f"{ccp_geometry.APART} sd": sd,
-                "radius / distance": radius / apart}  # fmt: skip
+    def rows(plain: tuple[float, float, float], *problems: tuple[float, float, float], seed: int = 0) -> list[Row]:
+        each = [(PLAIN, None, plain), *((MANY, number, one) for number, one in enumerate(problems, 1))]
+        return [{"method": method, "seed": seed, "problem": number, "validation MAP@R": reached, "MAP@R": reached,
+                 RADIUS: radius, APART: apart} for method, number, (reached, radius, apart) in each]  # fmt: skip
 
-    def told(*rows: dict[str, float | None]) -> str:
-        names = (ccp_geometry.PLAIN, *ccp_geometry.FEW, ccp_geometry.MANY)
-        return ccp_geometry.told(dict(zip(names, rows, strict=True)))
+    good = (1.0, 3.0, 1.0), (1.0, 2.0, 1.0), (2.0, 1.5, 1.5), (3.0, 1.0, 2.0), (2.5, 9.0, 0.1)
+    text = told(rows(*good))
+    assert text.count("agrees (one seed)") == 6
+    assert "first problem to its third the covering radius falls: 2.000 to 1.000, agrees (one seed)" in text
+    assert "best validation, the inter-class distance grows: 1.000 to 2.000, agrees" in text, "the third is the best"
+    assert "the MAP@R grows: 1.00 to 3.00" in text
+    assert told(rows((3.0, 1.0, 3.0), (3.0, 1.0, 3.0), (2.0, 2.0, 2.0))).count("does not agree (one seed)") == 6
+    assert "to its third (or the last) the MAP@R grows: 3.00 to 2.00" in told(rows(*good[:1], (3.0, 1, 3), (2.0, 2, 2)))
+    other = [tuple(value + 5 for value in each) for each in good]
+    text = told([*rows(*good), *rows(*other, seed=1)])
+    assert text.count("cannot be told from what seeds deviate by") == 6
+    only = told(rows((1.0, 3.0, 1.0), (1.0, 2.0, 1.0)))
+    assert only.count("both at their best validation") == 3
+    assert "first problem" not in only, "a run of one problem has none to compare it with"
+    assert "missing" in told([])
 
-    text = told(row(3, 1), row(2, 1), row(1.5, 1.5), row(1, 2), row(1, 2))
-    assert text.count("agrees") == 6
-    assert "the radius is 2.000, 1.500, 1.000 and the distance 1.000, 1.500, 2.000" in text
-    text = told(row(1, 3), row(2, 3), row(2, 3), row(3, 2), row(3, 2))
-    assert text.count("does not agree") == 6
-    assert text.count("no smaller") == 2
-    text = told(row(3, 1), row(2, 1), row(1.5, 1.5), row(1, 2), row(1, 2, 1.5))
-    assert text.count("cannot be told") == 5, "only one radius is smaller by more than seeds deviate"
-    text = told(row(3, 1, None), row(2, 1, None), row(1.5, 1.5, None), row(1, 2, None), row(1, 2, None))
-    assert text.count("agrees in one seed") == 6
-    assert "deviate" not in text
-    missing = row(1, 2) | {ccp_geometry.RADIUS: None}
-    assert "cannot be checked" in told(row(3, 1), row(2, 1), missing, row(1, 2), row(1, 2))
+
+def test_pictures_are_of_the_first_problems_and_the_last() -> None:
+    tensors = {f"{place}.embeddings": torch.full((8, 3), float(place)) for place in range(5)}
+    labels = {"labels": torch.arange(8) // 4}
+    measured = {"MAP@R": 1.0, RADIUS: 1.0, APART: 1.0}
+    ccp = Kept({"rows": [measured] * 5, "curves": [[1.0]] * 5}, tensors | labels)
+    plain = Kept({"rows": [measured], "curves": [[1.0]]}, {"0.embeddings": tensors["0.embeddings"]} | labels)
+    found = ccp_geometry.pictures({MANY: ccp, PLAIN: plain})
+    assert [one.name for one in found] == ["C2", *(f"CCP, problem {number}" for number in (1, 2, 3, 5))]
+    assert [float(one.embeddings[0, 0]) for one in found] == [0, 0, 1, 2, 4]
+
+
+@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+def test_every_problem_of_one_run_is_measured(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = [word for word in TINY if not word.startswith("pooling")]
+    words = [f"data={make_folder(classes=9, images=6)}", *tiny, "pooling=gap", "train.device=cpu", "train.steps=10",
+             "train.eval_every=1", "loss=c2"]  # fmt: skip
+    own = ["references=ccp", "references.per_class=2", "references.pool=3", "references.patience=1"]
+    compared = Comparison([Method(PLAIN, []), Method(MANY, own)], (0,), words)
+    monkeypatch.setattr(ccp_geometry, "comparison", lambda task: compared)
+    monkeypatch.setattr(ccp_geometry, "make_images", lambda task: None)
+    task = Task(small=True, runs=tmp_path / "runs")
+    with pytest.raises(DataError, match="no run of ccp-geometry is finished"):
+        STUDIES["ccp-geometry"](replace(task, only_finished=True))
+    findings = STUDIES["ccp-geometry"](task)
+    plain, *problems = findings.rows
+    assert plain["problem"] is None
+    assert [row["problem"] for row in problems] == list(range(1, len(problems) + 1))
+    assert len(problems) > 2
+    assert sum(row["steps"] for row in problems) == plain["steps"] == 10
+    # The run's own best weights are those of the problem that validated best.
+    result = run_training(compared.plan(compared.methods[1], 0, task).config, RunFolder(tmp_path / "alone"))
+    best = max(problems, key=lambda row: row["validation MAP@R"])
+    assert best["MAP@R"] == pytest.approx(100 * result["metrics"]["test"]["MAP@R"], abs=0.006)
+    assert [record["steps"] for record in result["problems"]][: len(problems)] == [row["steps"] for row in problems]
+    assert len(findings.figure.axes) >= 5
+    monkeypatch.setattr(ccp_geometry, "solve_problems", None)  # kept runs are read
+    assert STUDIES["ccp-geometry"](task).rows == findings.rows
+    next((tmp_path / "runs").glob("c2-seed*")).unlink()
+    some = STUDIES["ccp-geometry"](replace(task, only_finished=True))
+    assert some.text.endswith("1 of 2 runs are in: `winnow study ccp-geometry --small` trains the others.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from winnow.studies.outcomes import deviation, percent, scores, verdict
+from winnow.studies.outcomes import deviation, finished, percent, scores, verdict
 
 
 def runs(*values: float) -> list[dict[str, object]]:
@@ -27,9 +27,14 @@ def test_scores_are_means_and_deviations_the_largest() -> None:
         (-2.0, 1.0, "does not agree"),
         (0.5, 1.0, "cannot be told from what seeds deviate by"),
         (-1.0, 1.0, "cannot be told from what seeds deviate by"),
-        (0.1, 0.0, "agrees in one seed"),
-        (0.0, 0.0, "does not agree in one seed"),
+        (0.1, 0.0, "agrees (one seed)"),
+        (0.0, 0.0, "does not agree (one seed)"),
     ],
 )
 def test_what_seeds_would_do_alone_is_no_agreement(gain: float, deviation: float, said: str) -> None:
     assert verdict(gain, deviation) == said
+
+
+def test_what_is_missing_is_told_once_something_is() -> None:
+    assert finished(3, 3, "winnow study x") == ""
+    assert finished(2, 3, "winnow study x", "trials") == "2 of 3 trials are in: `winnow study x` trains the others."

@@ -55,11 +55,15 @@ def test_ccp_in_the_plane_is_set_beside_the_thesis(collapsed: bool) -> None:
         rows += [row("CCP", seed, 1, 0.5, 1.2 - seed / 50, 0.1), row("CCP", seed, 2, 0.6 + seed / 50, 0.9, 0.2)]
         rows.append(row("one problem", seed, 1, 0.6 + seed / 20, 1.2, 0.001 if collapsed else 0.1))
         rows.append(row("samples", seed, 1, 0.6, 1.2, 0.1))
-    text = told(rows, "On digits")
-    assert text.startswith("On digits. ")
-    assert f"collapse to a point, which {'agrees' if collapsed else 'does not agree'}" in text
-    assert "the covering radius falls, which agrees (their mean distance: agrees)" in text
-    assert f"to the last agrees, and beside one problem trained on for as long {CHANCE}." in text
+    text = told(rows)
+    spread = "0.001 ± 0.000" if collapsed else "0.100 ± 0.000"
+    said = f"{spread} from the mean of their class, {'agrees' if collapsed else 'does not agree'}"
+    assert f"collapse to a point: {said} (closer" in text
+    assert "radius falls through the problems: 1.190 ± 0.014 to 0.900 ± 0.000 (lower in 2 of 2 runs), agrees;" in text
+    assert "nearest proxy: 0.297 ± 0.004 to 0.225 ± 0.000 (lower in 2 of 2 runs), agrees" in text
+    assert "test MAP@R 50.0 ± 0.0 to 61.0 ± 1.4 (higher in 2 of 2 runs), agrees" in text
+    assert f"one problem trained on for as long 62.5 ± 3.5 %, {CHANCE};" in text
+    assert "in runs of 2, 2 problems" in text
 
 
 def test_a_legend_is_beside_the_bars() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_data, with_runs
-from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
+from winnow.studies.ccp_sweeps import LOSSES, ccp, compare, train, where
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import curves
@@ -40,9 +40,8 @@ def study(task: Task) -> Findings:
     by_batch = {name: {batch: reached[one] for batch, one in line.items() if one in reached}
                 for name, line in lines.items()}  # fmt: skip
     figure = curves(found, lines, {}, label="images in a batch", title="C2 and C2 + CCP", log=True)
-    text = (
-        f"{WHERE[task.small]}, four images of a class. {told(by_batch['C2'], by_batch['C2 + CCP'], deviation(found))}"
-    )
+    verdicts = told(by_batch["C2"], by_batch["C2 + CCP"], deviation(found))
+    text = paragraphs(verdicts, f"{where(task.small, fair=True)} Batches have four images of a class.")
     rows = compared.rows(found)
     return findings(task, "ccp-batch", "Batch size", text, compared, found, figure, rows)
 
@@ -54,10 +53,13 @@ def told(plain: Mapping[float, float], ccp: Mapping[float, float], deviation: fl
     small, large = min(BATCHES), max(BATCHES)
     grows, left = plain[large] - plain[small], ccp[large] - ccp[small]
     slack, ahead = max(MATTERS, deviation), sum(ccp[batch] > plain[batch] for batch in BATCHES)
-    return (
-        "The documents say that the plain loss gains from larger batches, while CCP does as well with small ones. From "
-        f"{small} to {large} images C2 goes from {plain[small]:.2f} to {plain[large]:.2f} ({grows:+.2f}), which "
-        f"{verdict(grows, deviation)}; with CCP it goes from {ccp[small]:.2f} to {ccp[large]:.2f} "
-        f"({left:+.2f}), which {'agrees' if left <= slack else 'does not agree'} (as well: no more than {slack:.2f} "
-        f"points less). CCP is ahead with {ahead} of {len(BATCHES)} sizes."
-    )
+    return paragraphs(
+        "The documents make two claims of the batch; in MAP@R:",
+        "\n".join([
+            f"- the plain loss gains from larger batches: from {small} to {large} images C2 goes from "
+            f"{plain[small]:.2f} to {plain[large]:.2f} ({grows:+.2f}), {verdict(grows, deviation)}",
+            f"- CCP does as well with small ones: {ccp[small]:.2f} and {ccp[large]:.2f} ({left:+.2f}), "
+            f"{'agrees' if left <= slack else 'does not agree'} (as well: no more than {slack:.2f} points less); it is "
+            f"ahead of C2 alone with {ahead} of {len(BATCHES)} sizes",
+        ]),
+    )  # fmt: skip

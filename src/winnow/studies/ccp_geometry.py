@@ -2,61 +2,100 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from winnow.errors import DataError
+from winnow.evaluation import retrieval_metrics
 from winnow.functional import greedy_k_centre, pairwise_distance
-from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task, with_data, with_runs
-from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
+from winnow.studies.base import Findings, Task, paragraphs, with_data
+from winnow.studies.ccp_geometry_report import APART, MANY, PLAIN, RADIUS, SHOWN, Picture, draw, how, told
+from winnow.studies.ccp_sweeps import LOSSES, ccp, compare, make_images
+from winnow.studies.kept_runs import Kept, keep_run
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings, verdict
-from winnow.studies.tsne import tsne
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SHOWN = 20  # classes in the pictures
-PLAIN, ONE, MANY = "C2", "C2, one problem", "C2 + CCP"
-FEW = {ONE: 1, "C2, two problems": 2, "C2, three problems": 3}
-RADIUS, APART = "covering radius", "inter-class distance"
-Kept = Mapping[str, list[tuple[Tensor, Tensor]]]
+from winnow.studies.outcomes import finished
+from winnow.studies.problem_solutions import solve_problems
+from winnow.training import Config, Monitor, Trainer
+from winnow.training.arithmetic import make_fabric
+from winnow.training.judge import collect
+from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
 
 
 def comparison(task: Task) -> Comparison:
-    """Return C2 in the batch, with few problems and with CCP, which keep their test images' embeddings."""
-    own = [*LOSSES[task.small]["C2"], "train.keep_embeddings=true"]
-    words = {PLAIN: [], **{name: ccp(problems=count) for name, count in FEW.items()}, MANY: ccp()}
-    return compare([Method(name, [*own, *extra], name) for name, extra in words.items()], task)
+    """Return C2 in the batch and with CCP."""
+    own = LOSSES[task.small]["C2"]
+    return compare([Method(PLAIN, own), Method(MANY, [*own, *ccp()])], task)
 
 
 @with_data(small=False, full=True)
-@with_runs
 def study(task: Task) -> Findings:
-    """Unseen classes in the plane (t-SNE), their covering radii and distances: C2, few problems, CCP (Fig. 3.3).
+    """Unseen classes in the plane (t-SNE), their covering radii and distances: C2, and CCP after each problem.
 
-    Cost: 1 minute (10 runs); in full 15 runs on CUB-200-2011 and a GPU.
+    Cost: 1 minute (4 runs); in full 6 runs on CUB-200-2011 and a GPU.
     """
     compared = comparison(task)
-    found = train(compared, task)
-    kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for method in compared.methods:
-        folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
-        kept[method.name] = [one.read_embeddings() for one in folders if one.is_finished]
-    rows = compared.rows(found)
-    for row in rows:
-        each = [geometry(*one) for one in kept[row["method"]]]
-        for key in (RADIUS, APART):
-            row[key] = round(statistics.mean(one[key] for one in each), 4) if each else None
-            row[f"{key} sd"] = round(statistics.stdev(one[key] for one in each), 4) if len(each) > 1 else None
-        row["radius / distance"] = round(row[RADIUS] / row[APART], 4) if each else None
-    where = f"{WHERE[task.small]}, C2; unit vectors of the test classes (the documents: of the validation classes)"
-    text = f"{where}. {told({row['method']: row for row in rows})}"
-    return findings(task, "ccp-geometry", "The geometry of unseen classes", text, compared, found, draw(kept), rows)
+    make_images(task)
+    kept: dict[tuple[str, int], Kept] = {}
+    for seed in compared.seeds:
+        for method in compared.methods:
+            run = solved(task, method.name, compared.plan(method, seed, task).config)
+            if run is not None:
+                kept[method.name, seed] = run
+    if not kept:
+        raise DataError(f"no run of ccp-geometry is finished in {task.runs}: leave out --only-finished")
+    rows = [
+        {"method": method, "seed": seed, "problem": number if method == MANY else None, **row}
+        for (method, seed), run in kept.items() for number, row in enumerate(run.numbers["rows"], 1)
+    ]  # fmt: skip
+    asked = len(compared.seeds) * len(compared.methods)
+    missing = finished(len(kept), asked, task.command("ccp-geometry"))
+    text = paragraphs(told(rows), how(task.small), missing)
+    first = {method: kept[method, seed] for method, seed in reversed(kept)}  # of the first seed
+    settings = {"small": task.small, "words": list(compared.words), "seeds": list(compared.seeds)}
+    return Findings("The geometry of unseen classes", text, rows, draw(pictures(first)), settings)
+
+
+def solved(task: Task, name: str, config: Config) -> Kept | None:
+    """Train a run, or read what came of it: a row for each problem, and some classes' embeddings.
+
+    Raises:
+        ConfigError: for a run that was made with other settings.
+    """
+
+    def train() -> Kept:
+        splits = load_data(config, task.shared)
+        own = resolve_config(config, splits.train)
+        prepared = prepare(own, splits, Monitor(), task.shared)
+        prepared.embedder.to(make_fabric(own).device)
+        trainer = Trainer(own, make_learner(prepared), prepared.train, prepared.val)
+        learner, test = trainer.learner, prepared.test
+        assert test is not None, "a comparison has test classes"
+        problems = solve_problems(trainer)
+        records = [] if trainer.problems is None else trainer.problems.records()
+        records = records or [{"steps": trainer.progress.step, "best": trainer.progress.best}]
+        rows: list[dict[str, Any]] = []
+        curves: list[list[float]] = []
+        tensors: dict[str, Tensor] = {}
+        labels = torch.from_numpy(test.labels)
+        for problem, record in zip(problems, records, strict=True):
+            if not problem.weights:
+                continue  # the run's end cut it off before its first validation
+            learner.load_state_dict(problem.weights)
+            embeddings = learner.loss.normalise(collect(learner.model, test, batch=own.train.eval_batch)).cpu()
+            reached = 100 * retrieval_metrics(embeddings, test.labels)["MAP@R"]
+            tensors[f"{len(rows)}.embeddings"] = embeddings[labels < SHOWN]
+            measured = geometry(embeddings, labels)
+            rows.append({"steps": record["steps"], "validation MAP@R": round(100 * record["best"], 2),
+                         "MAP@R": round(reached, 2), **{key: round(value, 4) for key, value in measured.items()},
+                         "radius / distance": round(measured[RADIUS] / measured[APART], 4)})  # fmt: skip
+            curves.append(curve(embeddings, labels))
+        task.note(f"{name}, seed {config.seed}: MAP@R {rows[-1]['MAP@R']:.2f} after {len(rows)} problems")
+        return Kept({"rows": rows, "curves": curves}, tensors | {"labels": labels[labels < SHOWN]})
+
+    asked = {"config": config.model_dump(mode="json")}
+    return keep_run(task, f"{name.lower().replace(' + ', '-')}-seed{config.seed}", asked, train)
 
 
 def geometry(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
@@ -84,67 +123,25 @@ def radii(points: Tensor) -> Tensor:
     return distances[order].cummin(dim=0).values.amax(dim=1)
 
 
-def told(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Check: alternating problems, the more the better, reduce the radius and increase the distances."""
-    if any(row[RADIUS] is None for row in rows.values()):
-        return "Runs are missing, so that the claim cannot be checked yet."
-    parts = [
-        "The covering radius of a class is the mean over k of its radius around k of its n images, k = 1 to n, as in "
-        "the documents, which say that alternating problems reduce it and increase the distances between classes, "
-        f"where one problem generalises poorly. With CCP MAP@R is {rows[MANY]['MAP@R']:.2f}, the radius "
-        f"{rows[MANY][RADIUS]:.3f} and the distance {rows[MANY][APART]:.3f}."
-    ]
-    deviate = {key: max(row[f"{key} sd"] or 0.0 for row in rows.values()) for key in (RADIUS, APART)}
-    if any(deviate.values()):
-        parts.append(f"Seeds deviate by up to {deviate[RADIUS]:.3f} and {deviate[APART]:.3f}.")
-    for other, title in ((ONE, "one problem"), (PLAIN, "C2 alone")):
-        row = rows[other]
-        smaller, farther = row[RADIUS] - rows[MANY][RADIUS], rows[MANY][APART] - row[APART]
-        better = rows[MANY]["radius / distance"] < row["radius / distance"]
-        parts.append(
-            f"With {title} they are {row['MAP@R']:.2f}, {row[RADIUS]:.3f} and {row[APART]:.3f}: that CCP's radius is "
-            f"smaller {verdict(smaller, deviate[RADIUS])}, that its distances are larger "
-            f"{verdict(farther, deviate[APART])}; beside the distance its radius is "
-            f"{'smaller' if better else 'no smaller'} ({rows[MANY]['radius / distance']:.3f} after "
-            f"{row['radius / distance']:.3f})."
-        )
-    first, *_, last = few = [rows[name] for name in FEW]
-    radius, apart = (", ".join(f"{row[key]:.3f}" for row in few) for key in (RADIUS, APART))
-    parts.append(
-        "Their picture goes through three problems: after one, two and three, the last of them trained to the end, the "
-        f"radius is {radius} and the distance {apart}; from the first to the third, that the radius falls "
-        f"{verdict(first[RADIUS] - last[RADIUS], deviate[RADIUS])}, that the distance grows "
-        f"{verdict(last[APART] - first[APART], deviate[APART])}."
-    )
-    return " ".join(parts)
+def curve(embeddings: Tensor, labels: Tensor) -> list[float]:
+    """Return the classes' mean radius around 1, 2, ... images, up to as many as every class has."""
+    each = [radii(embeddings[labels == label].double()) for label in torch.unique(labels)]
+    most = min(map(len, each))
+    mean: list[float] = torch.stack([one[:most] for one in each]).mean(dim=0).tolist()
+    return mean
 
 
-@styled
-def draw(kept: Kept) -> Figure:
-    """Draw some classes of each method in the plane, and the classes' mean radius around k images."""
-    shown = {name: runs[0] for name, runs in kept.items() if runs}
-    across = min(len(shown) + 1, 3)
-    down = -(-(len(shown) + 1) // across)
-    figure = new_figure(2.9 * across, 2.9 * down)
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    *planes, curves = panels[: len(shown) + 1]
-    for empty in panels[len(shown) + 1 :]:
-        empty.set_axis_off()
-    for axes, (name, (embeddings, labels)) in zip(planes, shown.items(), strict=True):
-        some = labels < SHOWN
-        axes.scatter(*tsne(embeddings[some]).T, c=labels[some], cmap="tab20", s=4, linewidths=0)
-        axes.set_title(name)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.grid(False)
-    for name, colour in method_colours(shown).items():
-        embeddings, labels = shown[name]
-        each = [radii(embeddings[labels == label].double()) for label in torch.unique(labels)]
-        most = min(map(len, each))
-        mean = torch.stack([one[:most] for one in each]).mean(dim=0)
-        curves.plot(range(1, most + 1), mean, color=colour, label=name)
-    curves.set_title("Mean covering radius")
-    curves.set_xlabel("images that cover a class")
-    if shown:
-        curves.legend(fontsize=8)
-    return figure
+def pictures(runs: dict[str, Kept]) -> list[Picture]:
+    """Return what is drawn of one run of each method: C2, and CCP after the first three problems and the last."""
+    found: list[Picture] = []
+    for method in (PLAIN, MANY):
+        if method not in runs:
+            continue
+        numbers, tensors = runs[method].numbers, runs[method].tensors
+        last = len(numbers["rows"]) - 1
+        for place in sorted({0, 1, 2, last} & set(range(last + 1))):
+            row: dict[str, Any] = numbers["rows"][place]
+            name = PLAIN if method == PLAIN else f"CCP, problem {place + 1}"
+            embeddings, curve = tensors[f"{place}.embeddings"], numbers["curves"][place]
+            found.append(Picture(name, embeddings, tensors["labels"], row, curve))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +13,11 @@ from winnow.evaluation import retrieval_metrics
 from winnow.functional import NORMALISE
 from winnow.models import Embedder, Head
 from winnow.models.backbone import Backbone
-from winnow.models.resnet_cifar import ResNetCifar
-from winnow.references import CCP
-from winnow.studies.base import Findings, Task, with_data
-from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL, SAMPLE, Solution, draw, table, told
+from winnow.studies.base import Findings, Task, paragraphs, with_data
+from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL, SAMPLE, Solution, draw, how, table, told
 from winnow.studies.grey_images import find_images
 from winnow.studies.kept_runs import Kept, need_run
+from winnow.studies.problem_solutions import solve_problems
 from winnow.training import Trainer, load_config
 from winnow.training.inputs import PixelInputs
 from winnow.training.judge import collect
@@ -36,6 +36,15 @@ METHODS = {
     "samples": ["references=batch"],
 }
 """The same proxies re-seeded, left alone, and none: the batch's samples in their place."""
+
+
+BACKBONE = "resnetv2_20"
+NETWORK: Mapping[bool, Sequence[str]] = {
+    True: [],
+    False: [f"backbone={BACKBONE}", "backbone.weights=random", "image.resize=28", "image.crop=28"],
+}
+"""Settings of the network, by whether the size is small: two cores would train the documents' for hours."""
+NAMES = {True: "three convolutions (the documents: ResNetV2-20)", False: "ResNetV2-20"}
 
 
 class SmallNet(nn.Module):
@@ -68,18 +77,20 @@ def study(task: Task) -> Findings:
     solutions: dict[tuple[str, int], list[Solution]] = {}
     for seed in range(SEEDS):
         for method, words in METHODS.items():
-            config = make_config([*words, f"seed={seed}"], steps)
+            config = make_config([*words, *NETWORK[task.small], f"seed={seed}"], steps)
             solutions[method, seed], records = solved(task, method, config, name, train, test)
             rows += table(method, seed, train.labels[:SAMPLE], solutions[method, seed], records)
     settings = {
-        "data": name, "network": "small" if task.small else "resnet20", "proxies": PER_CLASS, "pool": POOL,
+        "data": name, "network": NAMES[task.small], "proxies": PER_CLASS, "pool": POOL,
         "tested": len(test), "seeds": SEEDS, "small": task.small,
-        "config": make_config(METHODS["CCP"], steps).model_dump(mode="json", exclude={"data", "image", "augment"}),
+        "config": make_config(METHODS["CCP"], steps).model_dump(
+            mode="json", exclude={"data", "image", "augment", "backbone"}
+        ),
     }  # fmt: skip
     figure = draw(train.labels[:SAMPLE], solutions["CCP", 0], [row for row in rows if row["seed"] == 0])
-    network = "three convolutions" if task.small else "ResNet-20"
-    where = f"On {name} (the documents: MNIST) with {network}, {steps:,} steps at most"
-    return Findings(f"CCP in two dimensions ({name})", told(rows, where), rows, figure, settings)
+    where = f"{name} (the documents: MNIST) with {NAMES[task.small]}, {steps:,} steps at most"
+    text = paragraphs(told(rows), how(where))
+    return Findings(f"CCP in two dimensions ({name})", text, rows, figure, settings)
 
 
 def solved(
@@ -94,7 +105,7 @@ def solved(
 
     def make() -> Kept:
         task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
-        solutions, records = solve(config, train, test, small=task.small)
+        solutions, records = solve(config, train, test)
         tensors = {
             f"{number}.{part}": tensor for number, solution in enumerate(solutions)
             for part in ("points", "converged", "next") if (tensor := getattr(solution, part)) is not None
@@ -127,14 +138,19 @@ def make_config(words: list[str], steps: int) -> Config:
     return resolve_config(load_config(None, [*base, *words, *ccp]))
 
 
-def solve(
-    config: Config, train: MnistSet, test: MnistSet, *, small: bool
-) -> tuple[list[Solution], list[dict[str, Any]]]:
+def make_embedder(config: Config) -> Embedder:
+    """Return an embedder with random weights: of the network that a config of the full size names, or a small one."""
+    if config.backbone.name == BACKBONE:
+        return Embedder.create(config, load_weights=False)
+    network = SmallNet()
+    backbone = Backbone(network, level=None, width=network.num_features, freeze_batch_norm=False)
+    return Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
+
+
+def solve(config: Config, train: MnistSet, test: MnistSet) -> tuple[list[Solution], list[dict[str, Any]]]:
     """Train a run; return what its problems came to and their records; without problems, what the run came to."""
     torch.manual_seed(config.seed)
-    network = SmallNet() if small else ResNetCifar()
-    backbone = Backbone(network, level=None, width=network.num_features, freeze_batch_norm=False)
-    embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
+    embedder = make_embedder(config)
     learner = build_learner(config, embedder, CLASSES)
     pixels, labels = torch.from_numpy(train.pixels.copy()), train.labels
     fit = PixelInputs(pixels[:-VALIDATION], labels[:-VALIDATION], "training image")
@@ -144,33 +160,18 @@ def solve(
     def embed(pixels: Tensor, labels: Labels) -> Tensor:
         return normalise(collect(embedder, PixelInputs(pixels, labels, ""), batch=500))
 
-    def proxies() -> Tensor | None:
-        references = learner.references
-        if not isinstance(references, CCP):
-            return None
-        return normalise(references.proxies.detach().clone()).view(CLASSES, references.per_class, -1)
+    def shaped(proxies: Tensor | None) -> Tensor | None:
+        return None if proxies is None else normalise(proxies).view(CLASSES, PER_CLASS, -1)
 
-    best: list[dict[str, Tensor]] = []  # of each problem
-    started: list[Tensor | None] = []
-    seen: tuple[int, int] | None = None
-    for _ in trainer.pieces():
-        # A problem's best weights are in place when they have just become so, new proxies when a problem has begun.
-        if trainer.problems is None or not trainer.problems.history:
-            continue
-        number, problem = len(trainer.problems.history), trainer.problems.history[-1]
-        if number > len(started):
-            started.append(proxies())
-            best.append({})
-        if problem.best_step and (number, problem.best_step) != seen:
-            seen = (number, problem.best_step)
-            best[-1] = {key: value.clone() for key, value in learner.state_dict().items()}
     solutions = []
-    for number, state in enumerate(best or [trainer.best_state]):
-        if not state:
-            continue  # a problem that the run's end cut off before its first validation
-        learner.load_state_dict(state)
+    problems = solve_problems(trainer)
+    for number, problem in enumerate(problems):
+        if not problem.weights:
+            continue  # the run's end cut it off before its first validation
+        learner.load_state_dict(problem.weights)
         test_map = retrieval_metrics(embed(torch.from_numpy(test.pixels.copy()), test.labels), test.labels)["MAP@R"]
-        following = started[number + 1] if number + 1 < len(started) else None
-        solutions.append(Solution(embed(pixels[:SAMPLE], labels[:SAMPLE]), proxies(), following, test_map))
+        following = problems[number + 1].began if number + 1 < len(problems) else None
+        converged = shaped(problem.weights.get("references.proxies"))
+        solutions.append(Solution(embed(pixels[:SAMPLE], labels[:SAMPLE]), converged, shaped(following), test_map))
     records = [] if trainer.problems is None else trainer.problems.records()
     return solutions, records or [{"steps": trainer.progress.step, "best": trainer.progress.best}]

@@ -13,6 +13,7 @@ from torch import Tensor
 from winnow.data import Labels
 from winnow.functional import covering_radius, pairwise_distance
 from winnow.report.style import MUTED, method_colours, new_figure, styled
+from winnow.studies.base import paragraphs
 from winnow.studies.outcomes import verdict
 
 if TYPE_CHECKING:
@@ -79,63 +80,59 @@ def cover(labels: Labels, points: Tensor, proxies: Tensor | None) -> tuple[float
     return float(torch.stack(radii).mean()), float(torch.stack(means).mean())
 
 
-def told(rows: list[dict[str, Any]], where: str) -> str:
-    """Return the paragraph: what was done, and what came of the documents' claims.
-
-    Args:
-        rows: The table.
-        where: On which images, with which network and for how long.
-    """
+def told(rows: list[dict[str, Any]]) -> str:
+    """Return what came of the documents' claims: proxies stay diverse, radii fall, retrieval improves."""
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {(row["method"], row["seed"]): [] for row in rows}
     for row in rows:
         runs[row["method"], row["seed"]].append(row)
+    ccp = [run for (name, _), run in runs.items() if name == "CCP"]
 
     def best(method: str, key: str) -> list[float]:
-        return [
-            max(run, key=lambda row: row["validation MAP@R"])[key] for (name, _), run in runs.items() if name == method
-        ]
-
-    def final(method: str, key: str) -> str:
-        return shown(best(method, key), 100 if key == "test MAP@R" else 1)
-
-    def change(key: str) -> str:
-        ccp = [run for (name, _), run in runs.items() if name == "CCP"]
-        first, last = [run[0][key] for run in ccp], [run[-1][key] for run in ccp]
-        factor = 100 if key == "test MAP@R" else 1
-        lower = key != "test MAP@R"
-        moved = sum(after < before if lower else after > before for before, after in zip(first, last, strict=True))
-        way = "lower" if lower else "higher"
-        return f"from {shown(first, factor)} to {shown(last, factor)} ({way} in {moved} of {len(ccp)} runs)"
-
-    def checked(before: list[float], after: list[float], sign: int = 1) -> str:
-        """Say whether what was to grow (or, with -1, to fall) did, by more than seeds deviate."""
-        spread = max((statistics.stdev(each) for each in (before, after) if len(each) > 1), default=0.0)
-        return verdict(sign * (statistics.mean(after) - statistics.mean(before)), spread)
+        """Return a number of every run at its best validation."""
+        of_method = [run for (name, _), run in runs.items() if name == method]
+        return [max(run, key=lambda row: row["validation MAP@R"])[key] for run in of_method]
 
     def through(key: str, sign: int) -> str:
-        ccp = [run for (name, _), run in runs.items() if name == "CCP"]
-        return checked([run[0][key] for run in ccp], [run[-1][key] for run in ccp], sign)
+        """Say how a number changed from the first problem to the last, and whether that is the documents' way."""
+        first, last = [run[0][key] for run in ccp], [run[-1][key] for run in ccp]
+        factor = 100 if key == "test MAP@R" else 1
+        moved = sum(sign * (after - before) > 0 for before, after in zip(first, last, strict=True))
+        way = "higher" if sign > 0 else "lower"
+        return (
+            f"{shown(first, factor)} to {shown(last, factor)} ({way} in {moved} of {len(ccp)} runs), "
+            f"{checked(first, last, sign)}"
+        )
 
     single, many = (best(method, "proxy spread") for method in ("one problem", "CCP"))
-    counts = ", ".join(str(len(run)) for (name, _), run in runs.items() if name == "CCP")
+    alone, with_ccp, samples = (best(method, "test MAP@R") for method in ("one problem", "CCP", "samples"))
+    problems = ", ".join(str(len(run)) for run in ccp)
+    items = [
+        f"with a single problem a class's proxies collapse to a point: {shown(single, 1)} from the mean of their "
+        f"class, {'agrees' if statistics.mean(single) < POINT else 'does not agree'} (closer than {POINT:g})",
+        f"alternation keeps them diverse: {shown(many, 1)} with CCP, {checked(single, many)}",
+        f"the covering radius falls through the problems: {through('radius, converged', -1)}; the mean distance to the "
+        f"nearest proxy: {through('distance, converged', -1)}",
+        f"retrieval improves through the problems: test MAP@R {through('test MAP@R', 1)}",
+        f"it does so by new proxies: CCP has {shown(with_ccp, 100)} % test MAP@R, one problem trained on for as long "
+        f"{shown(alone, 100)} %, {checked(alone, with_ccp)}; samples in the place of proxies {shown(samples, 100)} %",
+    ]
+    begin = f"What the documents say of CCP in the plane, and what came of it in runs of {problems} problems:"
+    return paragraphs(begin, "\n".join(f"- {item}" for item in items))
+
+
+def checked(before: list[float], after: list[float], sign: int = 1) -> str:
+    """Say whether what was to grow (or, with -1, to fall) did, by more than seeds deviate."""
+    spread = max((statistics.stdev(each) for each in (before, after) if len(each) > 1), default=0.0)
+    return verdict(sign * (statistics.mean(after) - statistics.mean(before)), spread)
+
+
+def how(where: str) -> str:
+    """Say how it was made: on which images, with which network and for how long, and what the numbers are."""
     return (
-        f"{where}. Two-dimensional embeddings, {PER_CLASS} proxies per class, pools of {POOL}, C2, chapter 3's "
-        f"normalisation; means and standard deviations over seeds. CCP went through {counts} problems. From the "
-        f"first problem to the last the covering radius of {SAMPLE} training images around the converged proxies went "
-        f"{change('radius, converged')}, their mean distance to the nearest proxy {change('distance, converged')}, "
-        f"and test MAP@R {change('test MAP@R')}. At the best validation CCP has {final('CCP', 'test MAP@R')} % test "
-        f"MAP@R; one problem trained on for as long without new proxies {final('one problem', 'test MAP@R')} %; "
-        f"samples of the batch in the place of proxies {final('samples', 'test MAP@R')} %. There, proxies lie "
-        f"{final('one problem', 'proxy spread')} from the mean of their class with one problem and "
-        f"{final('CCP', 'proxy spread')} with CCP; the radius is {final('one problem', 'radius, converged')} and "
-        f"{final('CCP', 'radius, converged')}, the mean distance {final('one problem', 'distance, converged')} and "
-        f"{final('CCP', 'distance, converged')}. The documents say that with a single problem a class's proxies "
-        f"collapse to a point, which {'agrees' if statistics.mean(single) < POINT else 'does not agree'} (closer "
-        f"than {POINT:g}), and that alternation keeps them diverse, which {checked(single, many)}; that through the "
-        f"problems the covering radius falls, which {through('radius, converged', -1)} (their mean distance: "
-        f"{through('distance, converged', -1)}), and that retrieval improves, which from the first problem to the last "
-        f"{through('test MAP@R', 1)}, and beside one problem trained on for as long "
-        f"{checked(best('one problem', 'test MAP@R'), best('CCP', 'test MAP@R'))}."
+        f"Made on {where}: embeddings in two dimensions, {PER_CLASS} proxies per class, pools of {POOL}, C2, chapter "
+        "3's normalisation. Numbers are means and standard deviations over seeds, of each problem's or run's best "
+        f"validation; radii and distances are of {SAMPLE:,} training images around the proxies of their class. A few "
+        "images that look like another class decide a radius."
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from winnow.studies.base import Findings, Task, with_data, with_runs
-from winnow.studies.ccp_sweeps import LOSSES, WHERE, ccp, compare, train
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
+from winnow.studies.ccp_sweeps import LOSSES, ccp, compare, train, where
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores, verdict
 from winnow.studies.sweeps import curves
@@ -46,7 +46,8 @@ def study(task: Task) -> Findings:
                 grid[method.facts["proxies"], method.facts["pool"]] = reached[method.name]
     figure = curves(found, lines, dict.fromkeys(lines, "C2"), label="images of a class in the pool",
                     title="C2 + CCP, K proxies of a class")  # fmt: skip
-    text = f"{WHERE[task.small]}, C2. {told(grid, reached.get('C2'), POOLS[task.small], deviation(found))}"
+    verdicts = told(grid, reached.get("C2"), POOLS[task.small], deviation(found))
+    text = paragraphs(verdicts, f"{where(task.small)} The loss is C2.")
     rows = compared.rows(found)
     return findings(task, "ccp-pool", "Proxies and their pool", text, compared, found, figure, rows)
 
@@ -69,18 +70,21 @@ def told(
     gains = {k: sum(grid[k, b] for b in pools) / len(pools) - grid[k, k] for k in PROXIES}
     several = [gains[k] for k in PROXIES[1:]]
     nothing = (
-        "cannot be told in one seed" if not deviation
+        "cannot be told (one seed)" if not deviation
         else f"agrees as far as seeds tell, which deviate by {deviation:.2f}" if abs(gains[few]) <= deviation
-        else f"does not agree: they {'bring' if gains[few] > 0 else 'cost'} it more than seeds deviate by"
+        else "does not agree, by more than seeds deviate"
     )  # fmt: skip
-    listed = ", ".join(f"{k}: {gain:+.2f}" for k, gain in gains.items())
-    return (
-        "The documents say that more proxies and larger pools help, that a larger pool brings nothing to a single "
-        "proxy, and that proxies picked at random, out of a pool no larger than they are, still work well. Here "
-        f"{few} to {most} proxies have {', '.join(f'{mean[k]:.2f}' for k in PROXIES)} in the mean over pools, so that "
-        f"more help {verdict(mean[most] - mean[few], deviation)}. Larger pools differ from random picks by "
-        f"{listed} points in the mean: that pools help several proxies {verdict(min(several), deviation)}, that they "
-        f"bring nothing to one {nothing}. "
-        f"{most} proxies at random have {grid[most, most]:.2f} where C2 alone has {plain:.2f}: that they work well "
-        f"(ahead of it) {verdict(grid[most, most] - plain, deviation)}."
-    )
+    means = ", ".join(f"{mean[k]:.2f} with {k}" for k in PROXIES)
+    listed = ", ".join(f"{gains[k]:+.2f} with {k}" for k in PROXIES[1:])
+    return paragraphs(
+        "The documents make four claims of CCP's proxies; in MAP@R:",
+        "\n".join([
+            f"- more proxies help: {means}, in the mean over pools, {verdict(mean[most] - mean[few], deviation)}",
+            f"- a larger pool helps several proxies: {listed}, in the mean of larger pools beside random picks, "
+            f"{verdict(min(several), deviation)}",
+            f"- it brings nothing to a single proxy: {gains[few]:+.2f}, {nothing}",
+            "- proxies picked at random, out of a pool no larger than they are, still work well (ahead of the loss "
+            f"alone): {grid[most, most]:.2f} with {most}, C2 alone {plain:.2f}, "
+            f"{verdict(grid[most, most] - plain, deviation)}",
+        ]),
+    )  # fmt: skip

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from winnow.data import MnistSet
+from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies import ccp_mnist
-from winnow.studies.base import Findings, Task, with_data
+from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
 from winnow.studies.grey_images import find_images
 from winnow.studies.kept_runs import Kept, keep_run
-from winnow.studies.outcomes import verdict
+from winnow.studies.outcomes import finished, verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ THESIS = {"samples": 98.06, "proxies": 97.21}
 METHODS = {"samples": ["references=batch"], "proxies": ["references=ccp"]}
 STEPS, SEEDS = {True: 600, False: 10_000}, {True: 2, False: 3}
 WORDS = {True: ["train.lr=1e-2", "train.eval_every=20"], False: []}  # few steps are to be large ones
-MADE_HOW = "made, ten emoji in grey, drawings and learning rate chosen in short runs so that both ways learn"
+MADE_HOW = "ten emoji in grey, drawings and learning rate chosen in short runs so that both ways learn"
 
 
 @with_data(small=True, full=True)
@@ -37,12 +39,13 @@ def study(task: Task) -> Findings:
             row = run(task, name, method, [*words, f"seed={seed}"], train, test)
             rows += [] if row is None else [{"method": method, "seed": seed, **row, "thesis, MNIST": THESIS[method]}]
     settings = {"small": task.small, "data": name, "steps": STEPS[task.small], "seeds": SEEDS[task.small],
-                "proxies": PER_CLASS, "pool": POOL, "network": "small" if task.small else "resnet20",
+                "proxies": PER_CLASS, "pool": POOL, "network": ccp_mnist.NAMES[task.small],
                 "tested": len(test)}  # fmt: skip
-    text = told({method: [row["test MAP@R"] for row in rows if row["method"] == method] for method in METHODS}, name)
-    missing = len(METHODS) * SEEDS[task.small] - len(rows)
-    if missing:
-        text += f" {missing} runs are missing: `{task.command('ccp-samples')}` trains them."
+    if not rows:
+        raise DataError(f"no run of ccp-samples is finished in {task.runs}: leave out --only-finished")
+    found = {method: [row["test MAP@R"] for row in rows if row["method"] == method] for method in METHODS}
+    missing = finished(len(rows), len(METHODS) * SEEDS[task.small], task.command("ccp-samples"))
+    text = paragraphs(told(found), how(name, task.small), missing)
     return Findings("Samples and proxies", text, rows, draw(rows), settings)
 
 
@@ -52,13 +55,13 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
     Raises:
         ConfigError: for a run that was made with other settings.
     """
-    config = ccp_mnist.make_config([*words, *WORDS[task.small]], STEPS[task.small])
+    config = ccp_mnist.make_config([*words, *ccp_mnist.NETWORK[task.small], *WORDS[task.small]], STEPS[task.small])
     asked: dict[str, Any] = {"data": name, "images": [len(train), len(test)],
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
 
     def train_it() -> Kept:
         task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
-        solutions, records = ccp_mnist.solve(config, train, test, small=task.small)
+        solutions, records = ccp_mnist.solve(config, train, test)
         solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
         problems = len(records) if method == "proxies" else None
         return Kept({
@@ -70,27 +73,40 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
     return None if kept is None else dict(kept.numbers)
 
 
-def told(found: dict[str, list[float]], name: str) -> str:
+def told(found: dict[str, list[float]]) -> str:
     """Check: proxies come near samples, which are ahead by less than a point."""
-    begin = (
-        f"Two dimensions, C2, chapter 3's normalisation; {PER_CLASS} proxies of a class out of pools of {POOL}, or the "
-        f"batch's own samples in their place; images: {MADE_HOW if name == 'made' else name}. The "
-        f"documents report {THESIS['samples']} with samples and {THESIS['proxies']} with proxies on MNIST, and "
-        "conclude that proxies can stand for samples."
-    )
     if not all(found[method] for method in METHODS):
-        return f"{begin} Runs are missing, so that this cannot be checked yet."
+        return "Runs are missing, so that the claims cannot be checked yet."
     samples, proxies = (statistics.mean(found[method]) for method in METHODS)
     spread = max((statistics.stdev(each) for each in found.values() if len(each) > 1), default=0.0)
     behind, theirs = samples - proxies, THESIS["samples"] - THESIS["proxies"]
     near = behind <= max(theirs, spread)
     seeds = f"seeds deviate by up to {spread:.2f}" if spread else "one seed"
-    return (
-        f"{begin} Here samples have {samples:.2f} and proxies {proxies:.2f}; {seeds}. That "
-        f"samples are ahead {verdict(behind, spread)} ({behind:+.2f} points, there "
-        f"{theirs:+.2f}); that proxies come near {'agrees' if near else 'does not agree'} (no farther behind than "
-        "there, or than seeds deviate)."
+    begin = (
+        f"Samples have {samples:.2f} test MAP@R and proxies {proxies:.2f} ({seeds}); the documents have "
+        f"{THESIS['samples']} and {THESIS['proxies']} on MNIST, and conclude that proxies can stand for samples:"
     )
+    items = [
+        f"- samples are ahead: {behind:+.2f} points, there {theirs:+.2f}, {verdict(behind, spread)}",
+        f"- proxies come near: {'agrees' if near else 'does not agree'} (no farther behind than there, or than seeds "
+        "deviate)",
+    ]
+    return paragraphs(begin, "\n".join(items))
+
+
+def how(name: str, small: bool) -> str:
+    """Say how it was made."""
+    return (
+        f"Made on {MADE_HOW if name == 'made' else name} (the documents: MNIST) with {ccp_mnist.NAMES[small]}: "
+        f"embeddings in two dimensions, C2, chapter 3's normalisation, {PER_CLASS} proxies of a class out of pools of "
+        f"{POOL}, or the batch's own samples in their place."
+    )
+
+
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of an axis that lets values near one another be told apart; percent end at 100."""
+    room = max(0.15 * (max(values) - min(values)), 0.5)
+    return max(min(values) - room, 0.0), min(max(values) + room, 100.0)
 
 
 @styled
@@ -108,6 +124,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.set_title("Test MAP@R, %")
+    axes.set_xlim(*limits([*(row["test MAP@R"] for row in rows), *THESIS.values()]))
+    axes.set_title("Test MAP@R, % (the axis does not start at 0)")
     figure.legend(loc="outside lower center", fontsize=8)
     return figure

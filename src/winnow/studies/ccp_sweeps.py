@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from winnow.protocols.kinds import ABLATION
 from winnow.studies import single_emoji
 from winnow.studies.base import Task
 from winnow.studies.cub_losses import CCP, CONFIG
@@ -25,15 +26,37 @@ LOSSES: Mapping[bool, Mapping[str, Sequence[str]]] = {
 
 WHERE = {
     True: (
-        "On single emoji (40 classes of 20 images train, 20 validate, 40 test) with a frozen backbone, average pooling "
-        f"and at most {STEPS} steps, validated every {EVERY} (the learning rate and C2's margins were chosen in short "
-        "runs with seed 0, the test classes in view, so that CCP goes through several problems)"
+        "Made on single emoji (40 classes of 20 images train, 20 validate, 40 test) with a frozen backbone, average "
+        f"pooling and at most {STEPS} steps, validated every {EVERY}. The learning rate and C2's margins were chosen "
+        "in short runs with seed 0, the test classes in view, so that CCP goes through several problems."
     ),
     False: (
-        "On the first fold of the fair protocol on CUB-200-2011 with ResNet-50 (the documents: BN-Inception), average "
-        "pooling, unit vectors (the documents only shorten long ones), validated every 25 steps with a patience of 60"
+        "Made on the first fold of the fair protocol on CUB-200-2011 and judged on the test classes, with ResNet-50, "
+        "average pooling and unit vectors, validated every 25 steps with a patience of 60."
     ),
 }
+THEIRS = "BN-Inception, vectors that are only shortened where they are long, and Cars196 too"
+"""What the documents have otherwise in all of these studies."""
+ABLATIONS = (
+    "ablations train on two thirds of the training classes and are judged on the last third, with a patience of "
+    f"{ABLATION.patience[0]}"
+)
+"""What they have otherwise in most, which is not the fair protocol."""
+
+
+def where(small: bool, *, fair: bool = False) -> str:
+    """Say how a comparison was made, and in what the documents' is another.
+
+    Args:
+        small: Whether the setting is small.
+        fair: Whether the documents' comparison is of the fair protocol as well.
+    """
+    if small:
+        return WHERE[small]
+    theirs = (
+        f"The documents have all four folds, {THEIRS}" if fair else f"The documents' {ABLATIONS}; they have {THEIRS}"
+    )
+    return f"{WHERE[small]} {theirs}."
 
 
 def ccp(*, per_class: int | None = None, pool: int | None = None, problems: int | None = None) -> list[str]:
@@ -57,6 +80,11 @@ def compare(methods: Sequence[Method], task: Task) -> Comparison:
 
 def train(compared: Comparison, task: Task) -> dict[str, list[dict[str, Any]]]:
     """Train what is not trained yet, on images that are made where they are not there; return the results."""
+    make_images(task)
+    return compared.train(task)
+
+
+def make_images(task: Task) -> None:
+    """Make the images of a small study where they are not there and something is to be trained."""
     if task.small and not task.only_finished:
         single_emoji.make_single_emoji(images_of(task))
-    return compared.train(task)

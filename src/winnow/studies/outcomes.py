@@ -51,7 +51,7 @@ def verdict(gain: float, deviation: float, *, of: str = "seed") -> str:
     if deviation and abs(gain) <= deviation:
         return f"cannot be told from what {of}s deviate by"
     told = "agrees" if gain > 0 else "does not agree"
-    return told if deviation else f"{told} in one {of}"
+    return told if deviation else f"{told} (one {of})"
 
 
 def without_empty(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
@@ -64,6 +64,11 @@ def lacking(seeds: Sequence[int], runs: Runs) -> str:
     """Say which seeds have no run; nothing where all have one."""
     left = [str(seed) for seed in seeds if seed not in {run["config"]["seed"] for run in runs}]
     return f"seed{'s' * (len(left) > 1)} {', '.join(left)}" if left else ""
+
+
+def finished(done: int, asked: int, command: str, what: str = "runs") -> str:
+    """Say how many runs are in, and what trains the others; nothing where all are."""
+    return "" if done >= asked else f"{done} of {asked} {what} are in: `{command}` trains the others."
 
 
 def records(found: Found) -> list[dict[str, Any]]:
@@ -88,7 +93,7 @@ def findings(
     """Put together what a comparison found, with the runs behind it."""
     asked = len(compared.seeds) * len(compared.methods)
     trained = sum(map(len, found.values()))
-    missing = "" if trained == asked else f"{trained} of {asked} runs are in: `{task.command(name)}` trains the others."
+    missing = finished(trained, asked, task.command(name))
     if trained and not all(found.values()):
         without = [name for name, runs in found.items() if not runs]
         missing += f" Without a run, and so not in the table, {'are' if len(without) > 1 else 'is'} {_listed(without)}."
