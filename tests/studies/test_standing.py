@@ -27,7 +27,7 @@ def test_losses_on_cub_are_set_beside_the_thesis() -> None:
     }  # fmt: skip
     text = cub_losses.standing(found)
     assert "- CCP improves the loss it is added to: C2 + CCP +2.50 (there +1.66), agrees.\n" in text
-    assert f"- Memory (XBM) improves it: C2 + XBM +0.20 (there +0.40), {CHANCE}." in text
+    assert f"- Memory (XBM) improves the loss: C2 + XBM +0.20 (there +0.40), {CHANCE}." in text
     assert text.endswith(": R2 -0.50, does not agree.")  # whose seeds deviate less than those of C2
     assert "MS + CCP" not in text
     assert cub_losses.standing({method.name: [] for method in cub_losses.METHODS}) == ""
@@ -45,6 +45,7 @@ def test_poolings_on_cub_are_set_beside_the_thesis() -> None:
     ahead = cub_poolings.standing({**reached, "GMP": 19.5, "GeMean": 19.2}, 0.8)
     assert ahead[2].endswith("GeMean -0.80; agrees.")
     assert ahead[3].endswith("of 1 GMP; does not agree.")
+    assert cub_poolings.standing(reached, 0.0)[2].endswith("cannot be told (one run).")
     alone = cub_poolings.standing({"GAP": 18.0, "GSP + ZSR": 17.9}, 0.0)
     assert alone == [f"- GSP + ZSR is ahead of average pooling: -0.10 points of MAP@R; {verdict(-0.1, 0, of='run')}."]
     assert cub_poolings.standing({"GAP": 18.0}, 0.8) == []

@@ -67,7 +67,7 @@ def idle(found: Found) -> str:
 
 CLAIMS = {
     "CCP improves the loss it is added to": [("C2 + CCP", "C2"), ("MS + CCP", "MS")],
-    "Memory (XBM) improves it": [("C2 + XBM", "C2")],
+    "Memory (XBM) improves the loss": [("C2 + XBM", "C2")],
     "Centre regularisers improve Proxy-Anchor (document 004, whose numbers are lost)":
         [(method.name, "Proxy-Anchor") for method in METHODS if method.group == "centres"],
 }  # fmt: skip

@@ -19,7 +19,6 @@ POOLINGS = every_pooling(background=["pooling.mu=0.7"]) | LARGE
 # What a short sitting should have trained first.
 FIRST = ("GAP", THEIR_GSP, "GSP", "ZSR alone (mu = 1)", "GeMean", "NetVLAD 8x16", "OTP 8x16", "DeLF", "CBAM")
 ON_PAR = ("DeLF", "GeMean")  # with GSP, in the thesis
-PAR = 1.0  # points within which that is, where what runs deviate by is less
 FINE_TUNED = 0.8  # points by which three runs of average pooling deviate in cub-losses, with a fine-tuned network
 ORDER = [*FIRST, *(name for name in POOLINGS if name not in FIRST)]
 
@@ -98,7 +97,8 @@ def standing(reached: Mapping[str, float], deviation: float) -> list[str]:
         )
     near = {name: -beside(name) for name in ON_PAR if name in reached}
     if near:
-        par = "agrees" if max(map(abs, near.values())) <= max(deviation, PAR) else "does not agree"
+        apart = max(map(abs, near.values())) > deviation
+        par = "cannot be told (one run)" if not deviation else "does not agree" if apart else "agrees"
         told = ", ".join(f"{name} {points:+.2f}" for name, points in near.items())
         lines.append(f"- {' and '.join(near)} {'are' if len(near) > 1 else 'is'} on a par with it: {told}; {par}.")
     if others:
