@@ -49,7 +49,7 @@ def test_the_text_follows_the_numbers() -> None:
     measured = {("GSP", look): [{"MAP@R": a, "P@1": b}] for look, (a, b) in values.items()}
     (line,) = reranking.told(measured)
     assert line.startswith("- With GSP aqe gathers most of the class. ")
-    assert "aqe +5.00 and -2.00;" in line
+    assert "aqe (+5.00, -2.00);" in line
     twice = {key: [runs[0], {**runs[0], "MAP@R": 0.3}] for key, runs in measured.items()}
     assert "than seeds deviate by (3.54)" in reranking.told(twice)[0], "with the second seed nothing is gained"
     measured["GSP", "plain"] = [{"MAP@R": 0.5, "P@1": 0.9}]

@@ -89,7 +89,7 @@ def told(measured: Measured) -> list[str]:
         whole, first = ({look: gains(measured, method, look, name) for look in LOOKS if look != "plain"}
                         for name in ("MAP@R", "P@1"))  # fmt: skip
         mean = {look: statistics.mean(each) for look, each in whole.items()}
-        listed = "; ".join(f"{look} {mean[look]:+.2f} and {statistics.mean(first[look]):+.2f}" for look in mean)
+        listed = "; ".join(f"{look} ({mean[look]:+.2f}, {statistics.mean(first[look]):+.2f})" for look in mean)
         best = max(mean, key=mean.__getitem__)
         spread = statistics.stdev(whole[best]) if len(whole[best]) > 1 else 0.0
         gathers = (
