@@ -107,8 +107,8 @@ def concluded(gains: Sequence[tuple[float, float]], shared: Sequence[str]) -> li
         f"- By more than {CLAIM} points (chapter 6, which calls them MAP@R): by up to {most:+.1f}; "
         f"{'agrees' if most > CLAIM else 'does not agree'}.",
         f"- Prototypes carry over from class to class (Fig. 5.6): with ZSR they are shared more in "
-        f"{shared.count(MORE)} of {len(shared)} pairs and less in {shared.count(LESS)}; cannot be told, since it is shown "
-        "in pictures alone.",
+        f"{shared.count(MORE)} of {len(shared)} pairs and less in {shared.count(LESS)}; cannot be told, since it is "
+        "shown in pictures alone.",
     ]
 
 
