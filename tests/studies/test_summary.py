@@ -147,7 +147,7 @@ def test_tables_of_protocols_count_once_all_runs_are_finished(tmp_path):
     )
     assert part["MAP@R without"] == 23.27
     text = STUDIES["summary"](Task(small=True, data=tmp_path)).text
-    assert "- GSP: better in 1 of 1. Of the 0 whose chance is known 0 are better" in text
+    assert "- GSP: better in 1 of 1. Of the 0 whose chance is known, by more than that: 0 better" in text
     assert text.endswith("of these 0 of 1 with CCP are better.")
 
 

@@ -81,7 +81,7 @@ def told(own: Sequence[Row]) -> str:
         )  # fmt: skip
         lines.append(
             f"- {added}: better in {sum(row['points'] > 0 for row in rows)} of {len(rows)}. Of the {len(known)} whose "
-            f"chance is known {ahead} are better by more than that and {behind} worse; {outcome}."
+            f"chance is known, by more than that: {ahead} better, {behind} worse; {outcome}."
         )
     return "\n".join(lines)
 
