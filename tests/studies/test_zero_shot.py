@@ -175,6 +175,7 @@ def test_the_study_goes_from_runs_to_text(
     assert [text.get_text() for text in key.get_texts()] == [str(number + 1) for number in range(8)]
     *maps, bar, accuracies = findings.figure.axes
     assert accuracies.get_title(loc="left").startswith("Classes recognised")
+    assert "whiskers: deviation over splits" in accuracies.get_xlabel()
     assert bar.get_ylabel() == "share of a class's attributes"
     # One scale for both methods, so that they compare.
     assert len({axes.images[0].get_clim() for axes in maps}) == 1

@@ -57,7 +57,8 @@ def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping
     axes.axhline(20, color=INK, linestyle=(0, (3, 3)), linewidth=0.8, label="chance")
     axes.set_xticks(range(len(names)), [broken(name) for name in names], fontsize=7)
     axes.set_ylim(0, 105)
-    axes.set_title("Classes recognised by predicted embeddings, % (dots: seeds; whiskers: deviation over splits)")
+    axes.set_xlabel("dots: seeds; whiskers: deviation over splits")
+    axes.set_title("Classes recognised by predicted embeddings, %")
     axes.legend(fontsize=8, loc="upper left", ncols=3)
     return figure
 
