@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.files import write_text
-from winnow.studies import Task, centres
+from winnow.studies import Task
 from winnow.studies.base import markdown_rows
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import records
@@ -32,7 +32,9 @@ GSP = ["pooling=gsp", "pooling.mu=0.05", "pooling.eps=20", "dim=128", "train.opt
 LONG = [*WORDS, *GSP, "loss=proxy_anchor", "train.lr=1e-3", "train.lr_multipliers={'references.proxies': 100}",
         "train.classes_per_batch=16", "train.samples_per_class=4", "train.steps=800",
         "train.eval_every=100"]  # fmt: skip
-SHORT = [*centres.SMALL.words, "dim=128", *centres.SMALL.losses["Proxy-Anchor"]]
+SHORT = [*WORDS, *GSP, "loss=proxy_anchor", "train.lr=3e-3", "train.lr_multipliers={'references.proxies': 10}",
+         "train.classes_per_batch=32", "train.samples_per_class=2", "train.steps=120",
+         "train.eval_every=40"]  # fmt: skip
 FARTHEST, NEAREST = ["centres.toward=farthest"], ["centres.toward=nearest"]
 TRIED: Sequence[tuple[str, str, Sequence[str], Sequence[float]]] = [
     ("r1", "farthest, gamma 10", [*FARTHEST, "centres.gamma=10"], (0.3, 3, 10, 30, 100)),
@@ -111,7 +113,7 @@ def main(folder: Path, lengths: Sequence[int]) -> None:
     text = (
         "MAP@R in percent on the 89 validation classes of the embedded set, best weights by the same; a frozen "
         "backbone, GSP, 128-D, Proxy-Anchor and AdamW. 800 steps: learning rate 1e-3, proxies x100, batches of 16 x 4. "
-        "120 steps: those of the small study of centres (3e-3, proxies x10, 32 x 2)."
+        "120 steps: 3e-3, proxies x10, 32 x 2."
     )
     write_text(
         TARGET.with_suffix(".md"), f"# Weights of centre regularisers\n\n{text}\n\n{markdown_rows(rows, list(rows[0]))}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import TINY, MakeFolder
 from tests.studies.planned import planned
 from winnow.studies import Task, centres, cub_losses
-from winnow.studies.centres_report import OURS, Parts, of_crops, of_deltas, of_dims, of_table, told
+from winnow.studies.centres_report import OURS, Parts, idle, of_crops, of_deltas, of_dims, of_table, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -49,11 +50,8 @@ def test_weights_are_those_of_the_other_study_on_cub(tmp_path: Path) -> None:
         if regulariser != "UniformFace":  # class means have weights of their own
             (beside,) = (config.centres for method, config in here if method.name == f"MS + {regulariser}")
             assert beside["weight"] == centres.MEANS[regulariser]
-    for size, said in (
-        (centres.FULL, "weights are 10 for R1 farthest, 10 for R2 farthest"),
-        (centres.SMALL, "; those"),
-    ):
-        assert said in told({}, centres.comparison(size)[1], size.weights)
+    assert "; 10 for R1 farthest, 10 for R2 farthest is the best there" in settings(centres.FULL.weights, 0.0)
+    assert "800 steps" not in settings(centres.SMALL.weights, 0.0)
 
 
 TABLE = {"Proxy-Anchor": {"": "a", "R1 farthest": "a1", "MHE": "a2"}, "MS": {"": "b", "R1 farthest": "b1", "MHE": "b2"}}
@@ -67,47 +65,59 @@ PARTS = Parts(
 
 def test_the_table_is_checked() -> None:
     good = {"a": 50.0, "a1": 52.0, "a2": 49.0, "b": 40.0, "b1": 41.0, "b2": 43.0}
-    text = " ".join(of_table(good, PARTS, 0.4))
-    assert "R1 farthest Proxy-Anchor +2.00, MS +1.00; MHE Proxy-Anchor -1.00, MS +3.00" in text
-    assert "R1 farthest agrees, MHE does not agree." in text
-    assert "R1 farthest has +1.50 and MHE +1.00, which agrees." in text
-    text = " ".join(of_table({**good, "a1": 45.0}, PARTS, 0.4))
-    assert "R1 farthest does not agree, MHE does not agree." in text
-    assert "R1 farthest has -2.00 and MHE +1.00, which does not agree." in text
+    every, farthest = of_table(good, PARTS, 0.4)
+    assert every.endswith("R1 farthest +1.00 (MS), agrees; MHE -1.00 (Proxy-Anchor), does not agree.")
+    assert farthest.endswith("in the mean R1 farthest +1.50, MHE +1.00: agrees.")
+    every, farthest = of_table({**good, "a1": 45.0}, PARTS, 0.4)
+    assert "R1 farthest -5.00 (Proxy-Anchor), does not agree; MHE" in every
+    assert farthest.endswith("R1 farthest -2.00, MHE +1.00: does not agree.")
     assert " ".join(of_table(good, PARTS, 1.2)).count("cannot be told from what seeds deviate by") == 3
-    assert "overrules" not in text
-    assert "At these weights R1 farthest beside Proxy-Anchor overrules" in of_table({**good, "a1": 44.0}, PARTS, 0.4)[1]
+    assert "At these weights R1 farthest beside Proxy-Anchor overrules" in of_table({**good, "a1": 44.0}, PARTS, 0.4)[2]
     assert "missing" in of_table({"a": 1.0}, PARTS, 0.0)[0]
 
 
 def test_sizes_are_checked() -> None:
     good = {"o64": 50.0, "o128": 60.0, "o512": 60.5, "m64": 40.0, "m128": 50.0, "m512": 45.0}
-    text = of_dims(good, PARTS, 0.5)
-    assert text.count("agrees") == 4
-    assert "does not" not in text.replace("does not fall", "")
-    text = of_dims({**good, "o512": 44.0, "m512": 50.0}, PARTS, 0.5)
-    assert text.count("does not agree") == 4
-    assert "(at least -6.00)" in text
-    assert "MS does does not agree (5.00)" in of_dims(good, PARTS, 6.0), "seeds would make it fall as far"
-    assert "missing" in of_dims({"o64": 1.0}, PARTS, 0.5)
+    lines = of_dims(good, PARTS, 0.5, [])
+    assert [line.rpartition("; ")[2] for line in lines] == ["agrees."] * 3
+    lines = of_dims({**good, "o512": 44.0, "m512": 50.0}, PARTS, 0.5, [])
+    assert [line.rpartition("; ")[2] for line in lines] == ["does not agree."] * 3
+    assert "by at least -6.00;" in lines[0]
+    assert lines[2].endswith("0.00 and 16.00 below their best; does not agree.")
+    fallen = of_dims(good, PARTS, 6.0, [])[2]
+    assert fallen.endswith("5.00 and 0.00 below their best; does not agree."), "seeds would make it fall as far"
+    (short,) = of_dims(good, PARTS, 0.5, ["o64"])
+    assert "cannot be told" in short
+    assert short.endswith("not done learning: o64.")
+    assert "missing" in of_dims({"o64": 1.0}, PARTS, 0.5, [])[0]
 
 
 def test_levels_are_checked() -> None:
-    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.5}, PARTS, 0.5)[0]
-    assert "Best is 0.5, which agrees with" in text
-    assert "it matters agrees (2.50 points" in text
-    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.5}, PARTS, 3.0)[0]
-    assert "which agrees, by less than seeds deviate, with" in text
-    assert "it matters does not agree (2.50 points" in text
-    text = of_deltas({"a": 50.0, "d0": 48.0, "d5": 50.0}, PARTS, 0.5)[0]
-    assert "Best is 0.5, which does not agree" in text  # it is best by doing nothing
-    assert "With 0.5 the result is that of the loss alone" in text
-    text = of_deltas({"a": 50.0, "d0": 50.9, "d5": 50.5}, PARTS, 0.0)[0]
-    assert text.count("does not agree") == 2
-    assert "loss alone" not in text
-    assert "missing" in of_deltas({"d0": 1.0, "d5": 1.0}, PARTS, 0.0)[0]
+    deltas = replace(PARTS, deltas={"R1 farthest": {0.0: "d0", 0.55: "d5"}})
+    matters, best = of_deltas({"d0": 48.0, "d5": 50.5}, deltas, 0.5)
+    assert matters.endswith("matters: 2.50 points from worst to best; agrees.")
+    assert best.endswith("0.55 is, of R1 farthest; agrees.")
+    assert all(line.endswith("cannot be told.") for line in of_deltas({"d0": 48.0, "d5": 50.5}, deltas, 3.0))
+    matters, best = of_deltas({"d0": 50.9, "d5": 50.5}, deltas, 0.0)
+    assert matters.endswith("0.40 points from worst to best; does not agree.")
+    assert best.endswith("0 is, of R1 farthest; does not agree.")
+    assert len(of_deltas({"d0": 50.9, "d5": 50.5}, PARTS, 0.0)) == 1, "without that level it cannot be the best"
+    assert "missing" in of_deltas({"d0": 1.0}, PARTS, 0.0)[0]
     assert of_crops({"a": 50.0, "a256": 51.0}, PARTS) == ["crop 256: a +1.00 points."]
     assert "missing" in of_crops({"a": 50.0}, PARTS)[0]
+
+
+def test_levels_that_do_nothing_are_named() -> None:
+    def runs(*metrics: float) -> list[dict[str, Any]]:
+        return [{"metrics": {"test": {"P@1": 0.5, "MAP@R": each}}} for each in metrics]
+
+    found = {"a": runs(0.1, 0.2), "a1": runs(0.3, 0.4), "d0": runs(0.3, 0.4), "d5": runs(0.1, 0.2)}
+    assert idle(found, PARTS) == (
+        "With 0.5 R1 farthest is exactly the loss alone: no mean was ever above. "
+        "With 0 R1 farthest is exactly no level: all always were."
+    )
+    assert idle({**found, "d0": runs(0.3, 0.5), "d5": runs(0.1, 0.3)}, PARTS) == "", "the same P@1 may be chance"
+    assert idle({name: [] for name in found}, PARTS) == ""
 
 
 def test_the_study_goes_from_runs_to_text(
@@ -120,7 +130,9 @@ def test_the_study_goes_from_runs_to_text(
     size = replace(centres.SMALL, dim=8, dims=(128,), deltas=(0.99,), words=words)
     findings = centres.run(Task(small=True, runs=tmp_path / "runs"), size)
     assert "missing" not in findings.text
-    assert "no mean was ever above" in findings.text  # of random centres none is that near to all others
+    assert (
+        "With 0.99 R1 farthest is exactly the loss alone: no mean was ever above" in findings.text
+    )  # of random centres none is that near to all others
     assert len(findings.figure.axes) == 3
     none = centres.run(Task(small=True, runs=tmp_path / "none", only_finished=True), size)
     assert none.text.count("missing") >= 4

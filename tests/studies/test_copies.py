@@ -29,7 +29,7 @@ def test_copies_are_judged_beside_their_originals(make_folder: MakeFolder, monke
     assert {**same, "set": "original"} == {**original}
     assert original["cosine to the original"] == 1
     assert webp["cosine to the original"] < 1
-    assert "+0.00 (same)" in found.text
+    assert "- same: +0.00 points." in found.text
 
 
 def test_recompressed_images_are_like_their_originals_and_have_names_of_their_own(make_folder: MakeFolder) -> None:

@@ -39,12 +39,14 @@ def test_the_text_ranks_what_is_there():
     rows = [
         {"method": "GAP, C2", "MAP@R": 2.0, "MAP@R sd": 0.5},
         {"method": "GMP, projected, C2", "MAP@R": 9.0, "MAP@R sd": 2.0},
-        {"method": "GSP, C2", "MAP@R": 7.5, "MAP@R sd": 0.1},
+        {"method": "GSP, C2", "MAP@R": 20.0, "MAP@R sd": 0.1},
+        {"method": "GSP + ZSR, C2", "MAP@R": 7.5, "MAP@R sd": 0.1},
         {"method": "NetVLAD 8x16, C2", "MAP@R": 9.5, "MAP@R sd": 0.1},
         {"method": "DeLF, C2", "MAP@R": None},
         {"method": "GAP, PNCA", "MAP@R": 4.0},
     ]
-    assert poolings.ranking(rows) == [
-        "With C2 GSP is number 3 of 4; first is NetVLAD 8x16. That it is ahead of average pooling agrees (+5.5), that "
-        "it is of the best other, GMP, projected, cannot be told from what seeds deviate by (-1.5)."
+    assert poolings.ranking(rows) == [  # by what the documents call GSP, which is not GSP alone
+        "- With C2 GSP + ZSR is ahead of average pooling: +5.5; agrees.",
+        "- With C2 it is far ahead of all others but NetVLAD: from the best, GMP, projected, -1.5; cannot be told from "
+        "what seeds deviate by. It is number 4 of 5, and first is GSP.",
     ]

@@ -47,10 +47,10 @@ def test_the_text_follows_the_numbers() -> None:
     values = {"plain": (0.30, 0.70), "aqe": (0.35, 0.68), "reciprocal, k1 = 8": (0.33, 0.7),
               "reciprocal, k1 = 20": (0.2, 0.6)}  # fmt: skip
     measured = {("GSP", look): [{"MAP@R": a, "P@1": b}] for look, (a, b) in values.items()}
-    text = reranking.told(measured)
-    assert "aqe: +5.00 and -2.00" in text
-    assert "most of the class is gathered by aqe" in text
+    (line,) = reranking.told(measured)
+    assert line.startswith("- With GSP aqe gathers most of the class. ")
+    assert "aqe (+5.00, -2.00);" in line
     twice = {key: [runs[0], {**runs[0], "MAP@R": 0.3}] for key, runs in measured.items()}
-    assert "than seeds deviate by (3.54)" in reranking.told(twice), "with the second seed nothing is gained"
+    assert "than seeds deviate by (3.54)" in reranking.told(twice)[0], "with the second seed nothing is gained"
     measured["GSP", "plain"] = [{"MAP@R": 0.5, "P@1": 0.9}]
-    assert "none gathers more of the class" in reranking.told(measured)
+    assert "none gathers more of the class." in reranking.told(measured)[0]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from winnow.studies import cub_losses, cub_poolings
+from winnow.studies import cub_losses, cub_poolings, losses
 from winnow.studies.ccp_mnist_report import told
 from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import verdict
 from winnow.studies.sweeps import curves
 
 CHANCE = "cannot be told from what seeds deviate by"
@@ -24,22 +25,44 @@ def test_losses_on_cub_are_set_beside_the_thesis() -> None:
         "C2": runs(19.0, 20.0), "C2 + CCP": runs(22.0, 22.0), "C2 + XBM": runs(19.4, 20.0),
         "Proxy-Anchor": runs(20.0, 20.2), "Proxy-Anchor + R2": runs(19.5, 19.7), "MS": runs(18.0),
     }  # fmt: skip
-    text = cub_losses._standing(found)
-    assert "C2 + CCP +2.50, there +1.66, agrees" in text
-    assert f"C2 + XBM +0.20, there +0.40, {CHANCE}" in text
-    assert "Proxy-Anchor + R2 -0.50, does not agree" in text  # whose seeds deviate less than those of C2
+    text = cub_losses.standing(found)
+    assert "- CCP improves the loss it is added to: C2 + CCP +2.50 (there +1.66), agrees.\n" in text
+    assert f"- Memory (XBM) improves the loss: C2 + XBM +0.20 (there +0.40), {CHANCE}." in text
+    assert text.endswith(": R2 -0.50, does not agree.")  # whose seeds deviate less than those of C2
     assert "MS + CCP" not in text
-    assert cub_losses._standing({method.name: [] for method in cub_losses.METHODS}) == ""
+    assert cub_losses.standing({method.name: [] for method in cub_losses.METHODS}) == ""
 
 
 def test_poolings_on_cub_are_set_beside_the_thesis() -> None:
-    text = cub_poolings._standing({"GAP": 18.0, "GSP + ZSR": 20.0, "DeLF": 19.9, "GMP": 17.0, "GeMean+GSP": 21.0})
-    assert "number 2 of the 5 that are in; first is GeMean+GSP" in text
-    assert "ahead of average pooling agrees (+2.00 points of MAP@R), that it is of the best other, DeLF, cannot" in text
-    assert "Of the others (1) none is more than a point ahead of average pooling, which agrees." in text
-    assert "DeLF (-0.10)" in text
-    assert cub_poolings._standing({"GAP": 18.0, "GSP + ZSR": 17.9}).endswith("(-0.10 points of MAP@R).")
-    assert cub_poolings._standing({"GAP": 18.0}) == ""
+    reached = {"GAP": 18.0, "GSP + ZSR": 20.0, "DeLF": 19.9, "GMP": 17.0, "GeMean+GSP": 21.0, "GeMean": 18.5}
+    assert cub_poolings.standing(reached, 0.8) == [
+        "- GSP + ZSR is ahead of average pooling: +2.00 points of MAP@R; agrees.",
+        "- It is first: from the best other, DeLF, +0.10; cannot be told from what runs deviate by. It is number 2 of "
+        "the 6 that are in, and first is GeMean+GSP.",
+        "- DeLF and GeMean are on a par with it: DeLF -0.10, GeMean -1.50; does not agree.",
+        "- No other is more than a point ahead of average pooling: of 1 none; agrees.",
+    ]
+    ahead = cub_poolings.standing({**reached, "GMP": 19.5, "GeMean": 19.3}, 0.8)
+    assert ahead[2].endswith("GeMean -0.70; agrees.")
+    assert ahead[3].endswith("of 1 GMP; does not agree.")
+    assert cub_poolings.standing(reached, 0.0)[2].endswith("cannot be told (one run).")
+    alone = cub_poolings.standing({"GAP": 18.0, "GSP + ZSR": 17.9}, 0.0)
+    assert alone == [f"- GSP + ZSR is ahead of average pooling: -0.10 points of MAP@R; {verdict(-0.1, 0, of='run')}."]
+    assert cub_poolings.standing({"GAP": 18.0}, 0.8) == []
+
+
+def test_losses_count_where_both_poolings_have_runs() -> None:
+    def row(name: str, score: float | None, steps: int | None = 100) -> dict[str, Any]:
+        return {"method": name, "MAP@R": score, "MAP@R sd": 0.2, "steps": steps}
+
+    rows = [row("c1, GAP", 1.0), row("c1, GSP + ZSR", 3.0, 990), row("c2, GAP", 1.0, 1000),
+            row("c2, GSP + ZSR", 1.5, 960), row("ms, GAP", 2.0), row("ms, GSP + ZSR", None, None)]  # fmt: skip
+    text = losses.compared_poolings(rows)
+    assert "with 2 of 2, and by +0.50 points of MAP@R with c2, which gains least; agrees." in text
+    assert losses.not_done(rows, 1000).endswith("not done learning: c1 with GSP + ZSR, c2.")
+    none = [row("ms, GAP", 2.0), row("ms, GSP + ZSR", None, None)]
+    assert "No loss has runs of both" in losses.compared_poolings(none)
+    assert losses.not_done(none, 1000) == ""
 
 
 @pytest.mark.parametrize("collapsed", [True, False])

@@ -13,7 +13,7 @@ from tests.conftest import TINY, MakeFolder
 from tests.studies.planned import planned
 from winnow.errors import DataError
 from winnow.studies import STUDIES, Task, zero_shot
-from winnow.studies.zero_shot_pictures import broken, coloured
+from winnow.studies.zero_shot_pictures import broken, coloured, palette
 from winnow.studies.zero_shot_report import Pair, effective, sharing, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -70,15 +70,17 @@ def test_effective_numbers() -> None:
 
 
 def test_a_difference_in_the_last_digit_is_no_sharing() -> None:
-    assert [sharing(4, other) for other in (4.1, 5, 3)] == ["shared about as much", "shared more", "shared less"]
+    assert [sharing(4, other) for other in (4.1, 5, 3)] == ["about as much", "more", "less"]
 
 
-def test_images_are_coloured_where_there_is_weight() -> None:
+def test_images_are_grey_but_for_colours_where_there_is_weight() -> None:
     picture = Image.new("RGB", (4, 4), (10, 20, 30))
     made = np.asarray(coloured(picture, torch.tensor([[0, 1], [2, 3]]), torch.tensor([[0.0, 1.0], [0.0, 0.5]])))
-    assert (made[:2, :2] == (10, 20, 30)).all()
-    assert (made[:2, 2:] != (10, 20, 30)).any()
-    weak, strong = (np.abs(part.astype(int) - (10, 20, 30)).sum() for part in (made[2:, 2:], made[:2, 2:]))
+    grey = round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)  # luma of ITU-R 601
+    assert (made[:2, :2] == grey).all()
+    blue = 255 * palette()[1]
+    assert made[0, 3] == pytest.approx((grey * 55 + blue * 200) / 255, abs=1)
+    weak, strong = (np.abs(part.astype(int) - grey).sum() for part in (made[2:, 2:], made[:2, 2:]))
     assert 0 < weak < strong
 
 
@@ -88,45 +90,45 @@ def row(name: str, l2: float | None, cosine: float | None, sd: float = 1.0) -> d
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "better", "by"),
     [
+        ((85.0, 80.0), "in 2 of 2 comparisons, 2 of these by more than seeds deviate; agrees.", "+35.0; agrees."),
         (
-            (85.0, 45.0),
-            "in 1 of 2 comparisons, in 1 by more than seeds deviate; the largest gain, +35.0 points, agrees.",
+            (60.0, 50.5),
+            "2 of 2 comparisons, 1 of these by more than seeds deviate; agrees in 1 of 2 alone.",
+            "+10.0; d",
         ),
-        (
-            (60.0, 52.0),
-            "in 2 of 2 comparisons, in 2 by more than seeds deviate; the largest gain, +10.0 points, agrees "
-            "in direction, not in size.",
-        ),
-        (
-            (50.5, 50.0),
-            "in 1 of 2 comparisons, in 0 by more than seeds deviate; the largest gain, +0.5 points, agrees in "
-            "direction but is less than seeds deviate.",
-        ),
-        (
-            (40.0, 45.0),
-            "in 0 of 2 comparisons, in 0 by more than seeds deviate; the largest gain, -5.0 points, does not agree.",
-        ),
+        ((50.5, 50.0), "in 1 of 2 comparisons, 0 of these by more than seeds deviate; cannot be told.", "+0.5; does"),
+        ((85.0, 45.0), "in 1 of 2 comparisons, 1 of these by more than seeds deviate; does not agree.", "+35.0; agr"),
+        ((40.0, 45.0), "in 0 of 2 comparisons, 0 of these by more than seeds deviate; does not agree.", "-5.0; does"),
     ],
 )
-def test_the_claim_is_checked_against_the_numbers(after: tuple[float, float], said: str) -> None:
-    rows = [row("a", 50.0, 50.0), row("a + ZSR", *after)]
-    text = told(rows, [Pair("a", "a + ZSR", 0.5)], small=False, early=1, splits=9, ridge=0.05, pretrained=None)
-    assert said in text
-    said_so = f"by L2 {after[0]:.1f} % with ZSR and 50.0 % without ({after[0] - 50:+.1f}, seeds deviate by up to 1.0)"
-    assert f"a, lambda 0.5: {said_so}" in text
-    assert "a class uses 2.0 prototypes instead of 2.0, which are shared about as much" in text
+def test_claims_are_checked_against_the_numbers(after: tuple[float, float], better: str, by: str) -> None:
+    rows = [row("a", 50.0, 50.0), {**row("a + ZSR", *after), "classes of a prototype": 4.0}]
+    pairs = [Pair("a", "a + ZSR", 0.5)]
+    text = told(rows, pairs, small=False, early=1, splits=9, ridge=0.05, pretrained=None)
+    first = text.split("\n\n")[0]
+    assert better in first
+    assert f"by up to {by}" in first
+    assert "shared more in 1 of 1 pairs and less in 0; cannot be told" in first
     assert "Cifar-100 is not here" in text
-    assert "1 runs were best before" in text
+    assert text.endswith("1 runs were best before their prototypes were set, and have no attributes to predict by.")
     one = [row("a", 50.0, 50.0, sd=0.0), row("a + ZSR", 60.0, 61.0, sd=0.0)]
-    text = told(one, [Pair("a", "a + ZSR", 0.5)], small=True, early=0, splits=9, ridge=0.05, pretrained=None)
-    assert "in 2 of 2 comparisons; the largest" in text
-    assert "without (+11.0, one seed)" in text
+    text = told(one, pairs, small=True, early=0, splits=9, ridge=0.05, pretrained=None)
+    assert "in 2 of 2 comparisons (one seed); agrees." in text
+    assert "shared more in 0 of 1 pairs and less in 0;" in text
     rows[1] = row("a + ZSR", None, None)
-    assert "runs are missing" in told(
-        rows, [Pair("a", "a + ZSR", 0.5)], small=True, early=0, splits=9, ridge=0.05, pretrained={"accuracy": 0.7}
-    )
+    text = told(rows, pairs, small=True, early=0, splits=9, ridge=0.05, pretrained={"accuracy": 0.7})
+    assert text.startswith("Runs are missing")
+    assert text.endswith("1 of 1 pairs wait for runs.")
+
+
+def test_no_paragraph_is_long() -> None:
+    rows = [row("a", 50.0, 50.0), row("a + ZSR", 60.0, 60.0)]
+    for small in (True, False):
+        text = told(rows, [Pair("a", "a + ZSR", 0.5)], small=small, early=1, splits=9, ridge=0.05,
+                    pretrained={"accuracy": 0.7})  # fmt: skip
+        assert max(len(part.split()) for part in text.split("\n\n")) < 120
 
 
 def test_names_have_lines() -> None:
@@ -169,8 +171,11 @@ def test_the_study_goes_from_runs_to_text(
     assert "missing" not in findings.text
     assert all(0 <= one["zero-shot L2"] <= 100 for one in findings.rows)
     assert list(findings.pictures) == ["prototypes"]
+    (key,) = findings.pictures["prototypes"].legends
+    assert [text.get_text() for text in key.get_texts()] == [str(number + 1) for number in range(8)]
     *maps, bar, accuracies = findings.figure.axes
     assert accuracies.get_title(loc="left").startswith("Classes recognised")
+    assert "whiskers: deviation over splits" in accuracies.get_xlabel()
     assert bar.get_ylabel() == "share of a class's attributes"
     # One scale for both methods, so that they compare.
     assert len({axes.images[0].get_clim() for axes in maps}) == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from winnow.studies.base import Findings, Task, with_data, with_runs
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.centres_pictures import draw
-from winnow.studies.centres_report import OURS, RIVAL, Parts, told
+from winnow.studies.centres_report import OURS, RIVAL, Parts, idle, settings, told
 from winnow.studies.cub_losses import CONFIG, FARTHEST
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings
+from winnow.studies.outcomes import deviation, findings
 from winnow.studies.poolings import WORDS
 
 REGULARISERS: Mapping[str, Sequence[str]] = {
@@ -23,6 +23,8 @@ REGULARISERS: Mapping[str, Sequence[str]] = {
 """Gamma and t are winnow's defaults, and so are weights where a size has no others, since the document gives none."""
 MEANS = {"R1 farthest": 0.1, "R1 nearest": 0.03, "R2 farthest": 0.1, "MHE": 0.01}
 """Weights where the batch's class means are the centres, for want of proxies, whose weights would overrule the loss."""
+
+LATE = 0.95  # share of the steps from which on the best weights are those of the very end
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ def _fast(factor: int) -> list[str]:
 
 # With the pooling that finds what counts in the embedded pictures: with average pooling all losses are close to chance.
 SMALL = Size(
-    losses={"Proxy-Anchor": ["loss=proxy_anchor", *_fast(10)], "MS": ["loss=ms"]},
-    dim=128, dims=(32, 512), deltas=(-0.5, 0.0, 0.5), crops={}, weights={}, seeds=(0,),
+    losses={"Proxy-Anchor": ["loss=proxy_anchor", *_fast(100)], "MS": ["loss=ms"]},
+    dim=128, dims=(32, 512), deltas=(0.0, 0.1, 0.2), crops={}, weights={}, seeds=(0,),
     words=[*WORDS, "pooling=gsp", "pooling.mu=0.05", "pooling.eps=20", "train.optimizer=adamw", "train.lr=3e-3",
-           "train.classes_per_batch=32", "train.samples_per_class=2", "train.steps=120", "train.eval_every=40"],
+           "train.classes_per_batch=32", "train.samples_per_class=2", "train.steps=300", "train.eval_every=50"],
 )  # fmt: skip
 # 34 steps of 128 images are a pass over the training classes: 40 passes, the first with a waiting backbone.
 FULL = Size(
@@ -146,14 +148,22 @@ def run(task: Task, size: Size) -> Findings:
     compared, parts = comparison(size)
     found = compared.train(task)
     where = (
-        "On the embedded set with a frozen backbone and GSP"
+        "On the embedded set with a frozen backbone and GSP, 300 steps. The document's best level on CUB, 0.55, is "
+        "above all means here, hence others."
         if size.file is None
         else "On the first fold of CUB-200-2011 with ResNet-50 (the document: BN-Inception, all training classes, no "
-        "validation) and average pooling, 40 passes of AdamW at 1e-4, crops of 224"
+        "validation) and average pooling, 40 passes of AdamW at 1e-4, crops of 224."
     )
-    rows = compared.rows(found)
-    text = (
-        f"{where}; {size.dim} numbers where no other is said; R@1 on unseen classes. {told(found, parts, size.weights)}"
+    shown = (
+        "R@1 in percent on unseen classes; embeddings of {} numbers where no other is said. Table 1's text speaks of "
     )
+    shown = shown.format(size.dim) + "'neighborhood parameter learning', which is taken for the regulariser."
+    # In full a training is as long as the document's, so that how far it got is part of what is compared.
+    late = [] if size.file is not None else [
+        name for by_dim in parts.dims.values() for name in by_dim.values()
+        if any(run["best_step"] >= LATE * run["steps"] for run in found[name])
+    ]  # fmt: skip
+    text = paragraphs(told(found, parts, late), f"{where} {shown}", settings(size.weights, deviation(found, "P@1")),
+                      idle(found, parts))  # fmt: skip
     title = "Regularisation of class centres"
-    return findings(task, "centres", title, text, compared, found, draw(found, parts), rows)
+    return findings(task, "centres", title, text, compared, found, draw(found, parts), compared.rows(found))

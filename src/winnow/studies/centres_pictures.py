@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.studies.bands import bands
 from winnow.studies.centres_report import Parts
-from winnow.studies.outcomes import Found, percent, scores
+from winnow.studies.outcomes import Found, scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,14 +39,8 @@ def draw(found: Found, parts: Parts) -> Figure:
 
 
 def _curves(axes: Axes, found: Found, lines: Mapping[str, Mapping[float, str]], title: str) -> None:
-    """Draw R@1 over a setting, with a band of one deviation over seeds."""
-    for (name, by_value), colour in zip(lines.items(), list(method_colours("abc").values())[1:], strict=False):
-        shown = {value: method for value, method in by_value.items() if found[method]}
-        values = [percent(found[method], "P@1") for method in shown.values()]
-        mean = np.array([statistics.mean(each) for each in values])
-        spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in values])
-        axes.plot(list(shown), mean, "o-", color=colour, markersize=3.5, label=name)
-        axes.fill_between(list(shown), mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+    """Draw R@1 over a setting."""
+    bands(axes, found, lines, method_colours(["", *lines]), "P@1")
     axes.set_title(title)
     axes.legend(fontsize=7.5)
 

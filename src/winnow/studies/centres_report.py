@@ -1,12 +1,12 @@
-"""What the study of centre regularisation tells: a sentence for each claim of document 004."""
+"""What the study of centre regularisation tells: a line for each claim of document 004."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from winnow.studies.outcomes import Found, deviation, scores, verdict
+from winnow.studies.outcomes import Found, Runs, deviation, scores, verdict
 
 OURS, RIVAL = "Proxy-Anchor + R1 farthest", "MS"
 OVERRULED = 5.0  # points of R@1 that no regulariser of a fitting weight should cost
@@ -32,114 +32,134 @@ class Parts:
     crops: Mapping[str, Mapping[str, str]]
 
 
-def told(found: Found, parts: Parts, weights: Mapping[str, float]) -> str:
-    """Set every part beside the document's claim; `weights` are those beside proxies that are not the default."""
+def told(found: Found, parts: Parts, late: Sequence[str]) -> str:
+    """Return a line for every claim of the document, one for what the numbers of a part cannot carry."""
     reached, spread = scores(found, "P@1"), deviation(found, "P@1")
-    seeds = f"Seeds deviate by up to {spread:.2f} points." if spread else "One seed."
+    lines = [*of_table(reached, parts, spread), *of_dims(reached, parts, spread, late),
+             *of_deltas(reached, parts, spread), *of_crops(reached, parts)]  # fmt: skip
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def settings(weights: Mapping[str, float], spread: float) -> str:
+    """Say where weights are from; `weights` are those beside proxies that are not the default."""
     listed = ", ".join(f"{weight:g} for {name}" for name, weight in weights.items())
-    others = (
-        f"; but weights are {listed}, the best there beside Proxy-Anchor after 800 steps, where defaults are for short "
-        "trainings too. Weights"
-        if weights
-        else "; those"
-    )
-    chosen = (
+    others = f"; {listed} is the best there after 800 steps" if weights else ""
+    seeds = f"Seeds deviate by up to {spread:.2f} points." if spread else "One seed."
+    return (
         "The document gives no weights, gamma and t. Those beside proxies are winnow's defaults, chosen on the "
-        f"embedded set's validation classes{others} beside other losses are smaller, since larger ones overruled MS "
-        "there, and were set after a few trials with its test classes in view."
+        f"embedded set's validation classes{others}. Weights beside other losses are smaller, since larger ones "
+        f"overruled MS there; they were set after a few trials with its test classes in view. {seeds}"
     )
-    return " ".join([chosen, seeds, *of_table(reached, parts, spread), of_dims(reached, parts, spread),
-                     *of_deltas(reached, parts, spread), *of_crops(reached, parts)])  # fmt: skip
+
+
+def idle(found: Found, parts: Parts) -> str:
+    """Name the levels that do nothing: those of which no mean was ever above, and those of which all were, always."""
+    alone = found[parts.table["Proxy-Anchor"][""]]
+    said = []
+    for name, by_delta in parts.deltas.items():
+        without = found[parts.table["Proxy-Anchor"][name]]
+        for runs, what in ((alone, "the loss alone: no mean was ever above"), (without, "no level: all always were")):
+            same = [
+                f"{delta:g}"
+                for delta, method in by_delta.items()
+                if runs and _measured(found[method]) == _measured(runs)
+            ]
+            said += [f"With {', '.join(same)} {name} is exactly {what}."] if same else []
+    return " ".join(said)
+
+
+def _measured(runs: Runs) -> list[Mapping[str, float]]:
+    return [run["metrics"]["test"] for run in runs]
 
 
 def of_table(reached: Mapping[str, float], parts: Parts, spread: float) -> list[str]:
     """Check: every loss gains by a regulariser, and the skewed means toward the farthest gain more than energies."""
+    if any(name not in reached for by_name in parts.table.values() for name in by_name.values()):
+        return ["Table 1: runs are missing, so that the claim cannot be checked yet."]
     gains: dict[str, dict[str, float]] = {}
     for loss, by_name in parts.table.items():
         for name, method in by_name.items():
-            if name and method in reached and by_name[""] in reached:
+            if name:
                 gains.setdefault(name, {})[loss] = reached[method] - reached[by_name[""]]
-    if any(name not in reached for by_name in parts.table.values() for name in by_name.values()):
-        return ["Table 1: runs are missing, so that the claim cannot be checked yet."]
-    listed = "; ".join(
-        f"{name} " + ", ".join(f"{loss} {gain:+.2f}" for loss, gain in by_loss.items())
-        for name, by_loss in gains.items()
+    least = {name: min(by_loss, key=by_loss.__getitem__) for name, by_loss in gains.items()}
+    checked = "; ".join(
+        f"{name} {gains[name][loss]:+.2f} ({loss}), {verdict(gains[name][loss], spread)}"
+        for name, loss in least.items()
     )
-    checked = ", ".join(f"{name} {verdict(min(by_loss.values()), spread)}" for name, by_loss in gains.items())
     mean = {name: statistics.mean(by_loss.values()) for name, by_loss in gains.items()}
     far, near = (max((name for name in mean if ("farthest" in name) == is_far), key=mean.__getitem__)
                  for is_far in (True, False))  # fmt: skip
     over = [f"{name} beside {loss}" for name, by_loss in gains.items() for loss, gain in by_loss.items()
             if gain < -OVERRULED]  # fmt: skip
-    sentence = f"At these weights {', '.join(over)} overrules the loss, so that its results are those of the weight."
     return [
-        "Table 1 (whose numbers are lost, and whose text is of 'neighborhood parameter learning'), points from the "
-        f"loss alone: {listed}. That every loss is improved, by the one improved least: {checked}. The document says "
-        f"that the farthest centres should count, not the nearest as in energies; in the mean {far} has "
-        f"{mean[far]:+.2f} and {near} {mean[near]:+.2f}, which {verdict(mean[far] - mean[near], spread)}.",
-        *([sentence] if over else []),
-    ]
+        f"Every loss gains (Table 1, whose numbers are lost); least gains it: {checked}.",
+        f"The farthest centres should count, not the nearest as in energies; in the mean {far} {mean[far]:+.2f}, "
+        f"{near} {mean[near]:+.2f}: {verdict(mean[far] - mean[near], spread)}.",
+        *([f"At these weights {', '.join(over)} overrules the loss, so that its results are those of the weight."]
+          if over else []),
+    ]  # fmt: skip
 
 
-def of_dims(reached: Mapping[str, float], parts: Parts, spread: float) -> str:
-    """Check: ahead of MS at every size, stable from 128 on, and no loss at the largest, unlike MS."""
+def of_dims(reached: Mapping[str, float], parts: Parts, spread: float, late: Sequence[str]) -> list[str]:
+    """Check: ahead of MS at every size, stable from 128 on, and no loss at the largest, unlike MS.
+
+    Args:
+        reached: R@1 by method.
+        parts: What is compared.
+        spread: How far seeds deviate.
+        late: Methods of this part whose training was too short to judge them by.
+    """
     curves = {name: {dim: reached[method] for dim, method in by_dim.items() if method in reached}
               for name, by_dim in parts.dims.items()}  # fmt: skip
     if any(len(curves[name]) < len(parts.dims[name]) for name in curves):
-        return "Fig. 2: runs are missing, so that the claim cannot be checked yet."
+        return ["Fig. 2: runs are missing, so that the claim cannot be checked yet."]
+    if late:
+        return [f"Fig. 2, over sizes of the embedding ({OURS} ahead of {RIVAL}, and stable): cannot be told; best at "
+                f"the very end, and so not done learning: {'; '.join(late)}."]  # fmt: skip
     ours, rival = curves[OURS], curves[RIVAL]
     lead = min(ours[dim] - rival[dim] for dim in ours)
     slack = max(STABLE, spread)
     high = [score for dim, score in ours.items() if dim >= FROM]
     fall, their_fall = (max(curve.values()) - curve[max(curve)] for curve in (ours, rival))
-    listed = "; ".join(f"{name} " + ", ".join(f"{score:.1f} ({dim})" for dim, score in curve.items())
-                       for name, curve in curves.items())  # fmt: skip
-    return (
-        f"Fig. 2, R@1 (size of the embedding): {listed}. That {OURS} is ahead of {RIVAL} at every size "
-        f"{verdict(lead, spread)} (at least {lead:+.2f}); that it is "
-        f"stable from {FROM} on {'agrees' if max(high) - min(high) <= slack else 'does not agree'} (within "
-        f"{max(high) - min(high):.2f} points); that it does not fall at the largest size "
-        f"{'agrees' if fall <= slack else 'does not agree'} ({fall:.2f} below its best), and that {RIVAL} does "
-        f"{'agrees' if their_fall > slack else 'does not agree'} ({their_fall:.2f})."
-    )
+    return [
+        f"Fig. 2, {OURS} is ahead of {RIVAL} at every size of the embedding: by at least {lead:+.2f}; "
+        f"{verdict(lead, spread)}.",
+        f"Fig. 2, it is stable from {FROM} on: within {max(high) - min(high):.2f} points; "
+        f"{_whether(max(high) - min(high) <= slack)}.",
+        f"Fig. 2, at the largest size {RIVAL} falls and it does not: {their_fall:.2f} and {fall:.2f} below their best; "
+        f"{_whether(fall <= slack < their_fall)}.",
+    ]
 
 
 def of_deltas(reached: Mapping[str, float], parts: Parts, spread: float) -> list[str]:
-    """Check: the score is sensitive to delta and best near 0.55; and say where delta leaves nothing to do."""
-    alone = reached.get(parts.table["Proxy-Anchor"][""])
-    sentences = []
+    """Check: the score is sensitive to delta and, where that is among the levels, best near 0.55."""
+    lines = []
     for name, by_delta in parts.deltas.items():
         curve = {delta: reached[method] for delta, method in by_delta.items() if method in reached}
-        if alone is None or len(curve) < len(by_delta):
-            sentences.append(f"Fig. 3, {name}: runs are missing, so that the claim cannot be checked yet.")
+        if len(curve) < len(by_delta):
+            lines.append(f"Fig. 3, {name}: runs are missing, so that the claim cannot be checked yet.")
             continue
         best = max(curve, key=lambda delta: curve[delta])
         wide = max(curve.values()) - min(curve.values())
-        idle = [delta for delta, score in curve.items() if score == alone]
-        near = abs(best - BEST) <= 0.1 and best not in idle
-        agreement = "agrees" if near else "does not agree"
-        agreement += ", by less than seeds deviate," if wide <= spread else ""
-        sentences.append(
-            f"Fig. 3, {name}, R@1 (delta): {', '.join(f'{score:.1f} ({delta:g})' for delta, score in curve.items())}. "
-            f"Best is {best:g}, which {agreement} with the document's {BEST:g} on CUB (of "
-            "an r that its equations do not have, taken for delta); that it matters "
-            f"{'agrees' if wide > max(STABLE, spread) else 'does not agree'} ({wide:.2f} points from worst to best)."
-            + (
-                f" With {', '.join(f'{delta:g}' for delta in idle)} the result is that of the loss alone: no mean was "
-                "ever above."
-                if idle
-                else ""
-            )
-        )
-    return sentences
+        matters = "cannot be told" if 0 < wide <= spread else _whether(wide > STABLE)
+        lines.append(f"Fig. 3, the level of {name} matters: {wide:.2f} points from worst to best; {matters}.")
+        if BEST in by_delta:
+            near = "cannot be told" if wide <= spread else _whether(abs(best - BEST) <= 0.1)
+            lines.append(f"Fig. 3, {BEST:g} is best on CUB (of an r that its equations do not have, taken for delta): "
+                         f"{best:g} is, of {name}; {near}.")  # fmt: skip
+    return lines
 
 
 def of_crops(reached: Mapping[str, float], parts: Parts) -> list[str]:
     """Say what another crop changes."""
-    sentences = []
+    lines = []
     for crop, by_method in parts.crops.items():
         changes = [f"{name} {reached[method] - reached[name]:+.2f}" for name, method in by_method.items()
                    if method in reached and name in reached]  # fmt: skip
         complete = len(changes) == len(by_method)
-        sentences.append(f"{crop}: {', '.join(changes)} points." if complete else f"{crop}: runs are missing.")
-    return sentences
+        lines.append(f"{crop}: {', '.join(changes)} points." if complete else f"{crop}: runs are missing.")
+    return lines
+
+
+def _whether(holds: bool) -> str:
+    return "agrees" if holds else "does not agree"

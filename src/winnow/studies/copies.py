@@ -20,7 +20,7 @@ from winnow.evaluation import retrieval_metrics
 from winnow.models import Backbone, Embedder
 from winnow.pooling.base import as_tokens
 from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task
+from winnow.studies.base import Findings, Task, paragraphs
 from winnow.studies.cub_losses import CONFIG
 from winnow.training import load_config
 from winnow.training.features import frozen_inputs
@@ -125,17 +125,16 @@ def study(task: Task) -> Findings:
 def told(rows: Sequence[Mapping[str, Any]], small: bool) -> str:
     """Say what each copy costs."""
     first, *copies = rows
-    losses = ", ".join(f"{row['MAP@R'] - first['MAP@R']:+.2f} ({row['set']})" for row in copies)
+    costs = [f"- {row['set']}: {row['MAP@R'] - first['MAP@R']:+.2f} points." for row in copies]
     what = (
         "The embedded set's test classes without clutter, and the same pictures after WebP at two qualities."
         if small
         else "The 100 test classes of CUB-200-2011: the original JPEG files, the copy whose short side is at most 256 "
         f"pixels, in WebP of quality 70, that most results here are made with, and one of that size at quality {FINE}."
     )
-    return (
-        f"{what} Unit averages of a frozen pretrained backbone's local features, nothing trained, the same crops. "
-        f"MAP@R of the original is {first['MAP@R']:.2f}; the difference from it in points is {losses}."
-    )
+    way = "Unit averages of a frozen pretrained backbone's local features, nothing trained, the same crops."
+    cost = "\n".join([f"MAP@R of the original is {first['MAP@R']:.2f}. From it, of each copy:", "", *costs])
+    return paragraphs(cost, f"{what} {way}")
 
 
 @styled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from winnow.studies.base import Findings, Task, with_data, with_runs
+from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, findings, scores, verdict
 
@@ -55,38 +55,41 @@ def comparison(small: bool) -> Comparison:
     return Comparison(METHODS, seeds=(0,) if small else (0, 1, 2), words=["pooling=gap", *words], file=CONFIG)
 
 
-def _idle(found: Found) -> str:
+def idle(found: Found) -> str:
     """Name the runs whose best weights are from before the memory began: they are those of the loss without it."""
     runs = found["C2 + XBM"]
     early = [str(run["config"]["seed"]) for run in runs if run["best_step"] <= START + BATCHES]
     told = (
-        f" With seed {', '.join(early)} C2 + XBM was at its best before its memory began (step {START + BATCHES}), so "
+        f"With seed {', '.join(early)} C2 + XBM was at its best before its memory began (step {START + BATCHES}), so "
     )
     return told + "that run is C2's." if early else ""
 
 
-def _standing(found: Found) -> str:
-    """Set what CCP, memory and centre regularisers add beside what the documents say of them."""
+CLAIMS = {
+    "CCP improves the loss it is added to": [("C2 + CCP", "C2"), ("MS + CCP", "MS")],
+    "Memory (XBM) improves the loss": [("C2 + XBM", "C2")],
+    "Centre regularisers improve Proxy-Anchor (document 004, whose numbers are lost)":
+        [(method.name, "Proxy-Anchor") for method in METHODS if method.group == "centres"],
+}  # fmt: skip
+"""What the documents say, and the methods that tell, each with what it is added to."""
+
+
+def standing(found: Found) -> str:
+    """Set what CCP, memory and centre regularisers add beside what the documents say of them, claim by claim."""
     reached = scores(found)
     thesis = {method.name: method.facts["thesis"] for method in METHODS if "thesis" in method.facts}
 
     def gain(name: str, base: str) -> str:
         points = reached[name] - reached[base]
-        there = f", there {thesis[name] - thesis[base]:+.2f}" if name in thesis else ""
-        return (
-            f"{name} {points:+.2f}{there}, {verdict(points, deviation({each: found[each] for each in (name, base)}))}"
-        )
+        there = f" (there {thesis[name] - thesis[base]:+.2f})" if name in thesis else ""
+        spread = deviation({each: found[each] for each in (name, base)})
+        return f"{name.removeprefix('Proxy-Anchor + ')} {points:+.2f}{there}, {verdict(points, spread)}"
 
-    pairs = [("C2 + CCP", "C2"), ("MS + CCP", "MS"), ("C2 + XBM", "C2")]
-    pairs += [(method.name, "Proxy-Anchor") for method in METHODS if method.group == "centres"]
-    told = [gain(*pair) for pair in pairs if set(pair) <= set(reached)]
-    if not told:
-        return ""
-    return (
-        " The documents say that CCP and memory improve the loss they are added to, and centre regularisers "
-        "Proxy-Anchor. Points of MAP@R from the loss alone, and whether that agrees, where each of the two deviates by "
-        f"less than that over its seeds: {'; '.join(told)}."
-    )
+    lines = []
+    for claim, pairs in CLAIMS.items():
+        told = [gain(*pair) for pair in pairs if set(pair) <= set(reached)]
+        lines += [f"- {claim}: {'; '.join(told)}."] if told else []
+    return "\n".join(["Points of MAP@R from the loss alone:", "", *lines]) if lines else ""
 
 
 @with_data(small=True, full=True)
@@ -98,19 +101,20 @@ def study(task: Task) -> Findings:
     """
     compared = comparison(task.small)
     found = compared.train(task)
-    text = (
+    made = (
         f"{SHORT if task.small else ''}First fold of the fair protocol: classes 1-75 train, 76-100 choose the weights, "
-        "101-200 test; ResNet-50 v1, "
-        "average pooling, 128 numbers, Adam 1e-5, batches of 32, images with a short side of at most 256 pixels. "
-        "MAP@R and P@1 in percent, means over seeds. The thesis (Table 3.1) reports BN-Inception and the mean of four "
-        "folds, so its numbers stand beside these only roughly; those of document 004 are lost. The settings of centre "
-        "regularisers are winnow's defaults, chosen on the embedded set's validation classes, not on CUB; toward the "
-        f"farthest (R1, R2) the weight is {FARTHEST:g}, the best there of 0.3 to 100 after 800 steps. "
-        "All rows compare unit vectors, where the thesis's chapter 3 only shortens long ones. CCP is validated every "
-        "25 steps, as there, and so chooses among four times as many weights as the others, validated every 100."
-        + _idle(found)
-        + ("" if task.small else _standing(found))
+        "101-200 test; ResNet-50 v1, average pooling, 128 numbers, Adam 1e-5, batches of 32, images with a short side "
+        "of at most 256 pixels. The thesis (Table 3.1) has BN-Inception and the mean of four folds, so that its "
+        "numbers stand beside these only roughly. All rows compare unit vectors, where its chapter 3 only shortens "
+        "long ones. CCP is validated every 25 steps, as there, and so chooses among four times as many weights as the "
+        "others, validated every 100."
     )
+    centres = (
+        "The settings of centre regularisers are winnow's defaults, chosen on the embedded set's validation classes, "
+        f"not on CUB; toward the farthest (R1, R2) the weight is {FARTHEST:g}, the best there of 0.3 to 100 after 800 "
+        "steps."
+    )
+    text = paragraphs("" if task.small else standing(found), made, centres, idle(found))
     rows, figure = compared.rows(found), compared.figure(found, TITLE)
     title = "Losses and references on CUB-200-2011, one fold"
     return findings(task, "cub-losses", title, text, compared, found, figure, rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
 from winnow.report.style import method_colours, new_figure, styled
-from winnow.studies.base import Findings, Task, with_runs
+from winnow.studies.base import Findings, Task, paragraphs, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 from winnow.studies.sweeps import compare, gsp, losses, where
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SHOWN = ("MAP@R", "P@1", "P@R", "R@8")
 LOOKS = {"plain": None, "aqe": 5, "reciprocal, k1 = 8": 8, "reciprocal, k1 = 20": 20}
 """Each look, and the size of its neighbourhoods; classes of the embedded set have 8 images, those of CUB about 60."""
+
+ALONE = "Figures with a second look compare only with others of the same look."
 
 Measured = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
 
@@ -49,7 +51,8 @@ def study(task: Task) -> Findings:
                     task.note(f"{method.name}, seed {seed}: {look}")
                     measured.setdefault((method.name, look), []).append(looked(*folder.read_embeddings(), look))
     known = " Its classes have 8 images, which k1 = 8 knows; a user's set may not say so." if task.small else ""
-    text = f"{where(task.small, 600)}, C2, test classes.{known} {told(measured)}"
+    made = f"{where(task.small, 600)}, C2, test classes.{known} {ALONE}"
+    text = paragraphs("\n".join(told(measured)), made)
     return findings(task, "reranking", "A second look", text, compared, found, draw(measured), rows(measured))
 
 
@@ -79,24 +82,23 @@ def gains(measured: Measured, method: str, look: str, name: str) -> list[float]:
     return [100 * (one[name] - plain[name]) for one, plain in pairs]
 
 
-def told(measured: Measured) -> str:
-    """Say what each look does to MAP@R, and to the very first hit."""
-    parts = []
+def told(measured: Measured) -> list[str]:
+    """Say what each look does to MAP@R, and to the very first hit: a line for each method."""
+    lines = []
     for method in dict.fromkeys(method for method, _ in measured):
         whole, first = ({look: gains(measured, method, look, name) for look in LOOKS if look != "plain"}
                         for name in ("MAP@R", "P@1"))  # fmt: skip
         mean = {look: statistics.mean(each) for look, each in whole.items()}
-        listed = ", ".join(f"{look}: {mean[look]:+.2f} and {statistics.mean(first[look]):+.2f}" for look in mean)
+        listed = "; ".join(f"{look} ({mean[look]:+.2f}, {statistics.mean(first[look]):+.2f})" for look in mean)
         best = max(mean, key=mean.__getitem__)
         spread = statistics.stdev(whole[best]) if len(whole[best]) > 1 else 0.0
         gathers = (
-            f"most of the class is gathered by {best}" if mean[best] > spread
+            f"{best} gathers most of the class" if mean[best] > spread
             else "none gathers more of the class" if mean[best] <= 0
             else f"none gathers more of the class than seeds deviate by ({spread:.2f})"
         )  # fmt: skip
-        parts.append(f"{method}, points of MAP@R and of P@1: {listed}; {gathers}.")
-    parts.append("Figures with a second look compare only with others of the same look.")
-    return " ".join(parts)
+        lines.append(f"- With {method} {gathers}. Points of MAP@R and of P@1: {listed}.")
+    return lines
 
 
 @styled

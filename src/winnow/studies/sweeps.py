@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
+from winnow.studies.bands import bands
 from winnow.studies.base import Task
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import Found, deviation, percent, scores
+from winnow.studies.outcomes import Found, deviation, scores
 from winnow.studies.poolings import EMBEDDED, PNCA, WORDS
 
 if TYPE_CHECKING:
@@ -109,12 +109,7 @@ def curves(
     figure = new_figure(6.0, 3.6)
     axes = figure.subplots()
     colours = method_colours(["", *lines])
-    for loss, by_value in lines.items():
-        shown = {value: percent(found[name]) for value, name in by_value.items() if found[name]}
-        mean = np.array([statistics.mean(each) for each in shown.values()])
-        spread = np.array([statistics.stdev(each) if len(each) > 1 else 0.0 for each in shown.values()])
-        axes.plot(list(shown), mean, "o-", color=colours[loss], markersize=3.5, label=loss)
-        axes.fill_between(list(shown), mean - spread, mean + spread, color=colours[loss], alpha=0.15, linewidth=0)
+    bands(axes, found, lines, colours)
     shared = len(set(baselines.values())) == 1  # one for all lines has the colour of none
     for loss, name in {name: (loss, name) for loss, name in baselines.items()}.values():
         if found[name]:

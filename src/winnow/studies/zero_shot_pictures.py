@@ -48,7 +48,7 @@ def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping
     for shift, measure in enumerate(MEASURES):
         places = [number + 0.3 * shift - 0.15 for number in range(len(names))]
         runs = [[100 * float(each[measure].mean()) for each in accuracies[name]] for name in names]
-        # Over all splits of all seeds; dots are the seeds' means.
+        # Over all splits of all seeds.
         spread = [100 * float(torch.cat([each[measure] for each in accuracies[name]]).std()) for name in names]
         means = [statistics.mean(each) for each in runs]
         axes.bar(places, means, 0.28, yerr=spread, color=colours[measure], alpha=0.75, label=measure)
@@ -57,6 +57,7 @@ def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping
     axes.axhline(20, color=INK, linestyle=(0, (3, 3)), linewidth=0.8, label="chance")
     axes.set_xticks(range(len(names)), [broken(name) for name in names], fontsize=7)
     axes.set_ylim(0, 105)
+    axes.set_xlabel("dots: seeds; whiskers: deviation over splits")
     axes.set_title("Classes recognised by predicted embeddings, %")
     axes.legend(fontsize=8, loc="upper left", ncols=3)
     return figure
@@ -70,7 +71,7 @@ def broken(name: str) -> str:
 
 @styled
 def overlays(pictured: Mapping[str, Seen]) -> Figure:
-    """Draw images with every place in the colour of its nearest prototype, the more so the more weight it has."""
+    """Draw images in grey with every place in the colour of its nearest prototype, the more so the more it weighs."""
     columns = max(len(one.images) for one in pictured.values())
     figure = new_figure(1.0 * columns, 0.6 + 1.25 * (len(pictured) + 1))
     first = next(iter(pictured.values()))
@@ -88,15 +89,25 @@ def overlays(pictured: Mapping[str, Seen]) -> Figure:
         # Longer than its column is wide: as a title it would push the next one away.
         row[0].annotate(name, (0, 1.06), xycoords="axes fraction", fontsize=7, fontweight="bold", annotation_clip=False,
                         in_layout=False)  # fmt: skip
+    numbers = range(first.attributes.shape[1])
+    keys = [figure.axes[0].bar(0, 0, color=palette()[number % len(palette())])[0] for number in numbers]
+    figure.legend(keys, [str(number + 1) for number in numbers], ncols=len(numbers), fontsize=8,
+                  loc="outside lower center", title="prototype; each method has its own, as in the histograms",
+                  title_fontsize=8)  # fmt: skip
     return figure
 
 
-def coloured(picture: Image.Image, dominant: Tensor, weights: Tensor) -> Image.Image:
-    """Return an image under the colours of places (h, w): none of it where the weight is 0, most at the largest."""
+def palette() -> np.ndarray:
+    """Return the colours (n, 3) of prototypes."""
     import matplotlib
 
-    palette = np.array(matplotlib.colormaps[COLOURS].colors)  # type: ignore[attr-defined]
-    tint = (255 * palette[dominant.numpy() % len(palette)]).astype(np.uint8)
+    return np.array(matplotlib.colormaps[COLOURS].colors)  # type: ignore[attr-defined]
+
+
+def coloured(picture: Image.Image, dominant: Tensor, weights: Tensor) -> Image.Image:
+    """Return an image in grey under the colours of places (h, w): none where the weight is 0, most at the largest."""
+    tint = (255 * palette()[dominant.numpy() % len(palette())]).astype(np.uint8)
     cover = (200 * (weights / weights.max().clamp(min=1e-12)).numpy()).astype(np.uint8)
     above = Image.fromarray(tint).resize(picture.size, Image.Resampling.NEAREST)
-    return Image.composite(above, picture, Image.fromarray(cover).resize(picture.size, Image.Resampling.NEAREST))
+    grey = picture.convert("L").convert("RGB")  # so that all colour is that of a prototype
+    return Image.composite(above, grey, Image.fromarray(cover).resize(picture.size, Image.Resampling.NEAREST))
