@@ -114,7 +114,7 @@ def test_levels_that_do_nothing_are_named() -> None:
     found = {"a": runs(0.1, 0.2), "a1": runs(0.3, 0.4), "d0": runs(0.3, 0.4), "d5": runs(0.1, 0.2)}
     assert idle(found, PARTS) == (
         "With 0.5 R1 farthest is exactly the loss alone: no mean was ever above. "
-        "With 0 R1 farthest is exactly no level: all always were."
+        "With 0 R1 farthest is exactly R1 without a level: all means always were above."
     )
     assert idle({**found, "d0": runs(0.3, 0.5), "d5": runs(0.1, 0.3)}, PARTS) == "", "the same P@1 may be chance"
     assert idle({name: [] for name in found}, PARTS) == ""

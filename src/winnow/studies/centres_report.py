@@ -58,7 +58,10 @@ def idle(found: Found, parts: Parts) -> str:
     said = []
     for name, by_delta in parts.deltas.items():
         without = found[parts.table["Proxy-Anchor"][name]]
-        for runs, what in ((alone, "the loss alone: no mean was ever above"), (without, "no level: all always were")):
+        for runs, what in (
+            (alone, "the loss alone: no mean was ever above"),
+            (without, "R1 without a level: all means always were above"),
+        ):
             same = [
                 f"{delta:g}"
                 for delta, method in by_delta.items()
@@ -92,7 +95,7 @@ def of_table(reached: Mapping[str, float], parts: Parts, spread: float) -> list[
     over = [f"{name} beside {loss}" for name, by_loss in gains.items() for loss, gain in by_loss.items()
             if gain < -OVERRULED]  # fmt: skip
     return [
-        f"Every loss gains (Table 1, whose numbers are lost); least gains it: {checked}.",
+        f"Every loss gains (Table 1, whose numbers are lost); the one that gains least: {checked}.",
         f"The farthest centres should count, not the nearest as in energies; in the mean {far} {mean[far]:+.2f}, "
         f"{near} {mean[near]:+.2f}: {verdict(mean[far] - mean[near], spread)}.",
         *([f"At these weights {', '.join(over)} overrules the loss, so that its results are those of the weight."]
