@@ -91,7 +91,10 @@ def parted(text: str) -> tuple[str, str]:
 
 def section(one: Measured) -> Iterator[str]:
     """A measurement on its study's page: verdict, figures, how it was made, the table folded, its origin."""
-    yield from (f"## {KINDS[one.kind]} {{ #{one.kind} }}", "", one.verdict, "")
+    yield from (f"## {KINDS[one.kind]} {{ #{one.kind} }}", "")
+    if one.verdict.startswith("- "):
+        yield from ("What the documents say, and what came out here:", "")
+    yield from (one.verdict, "")
     for picture in one.pictures():
         place = picture.relative_to(RESULTS).as_posix()
         yield from (f"[![{one.title}]({place})]({place}){{ .figure }}", "")
