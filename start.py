@@ -21,10 +21,12 @@ ENVIRONMENT = ROOT / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 GIGABYTES = 5  # of disk that a set-up takes at most while it is made
 
+USER = "serve,optuna"  # what all commands of the documentation need but for a cluster and other formats
+
 # What each word needs installed, and what it runs; more words are passed on to the last command.
 TASKS: dict[str, tuple[str, list[list[str]]]] = {
-    "demo": ("serve", [["winnow", "demo"]]),
-    "run": ("serve", [["winnow"]]),
+    "demo": (USER, [["winnow", "demo"]]),
+    "run": (USER, [["winnow"]]),
     "test": (
         "test",
         [
