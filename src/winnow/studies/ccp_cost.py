@@ -31,7 +31,7 @@ MB = 2**20
 
 
 def study(task: Task) -> Findings:
-    """Time of a step, of a new problem, and memory of CCP beside the plain loss, measured in turns (3.3.2.3).
+    """Time of a step, of a new problem, and memory of CCP beside the plain loss, measured in turns (section 3.3.2.3).
 
     Cost: 20 seconds; in full 2 minutes on a GPU.
     """

@@ -95,7 +95,7 @@ def standing(found: Found) -> str:
 @with_data(small=True, full=True)
 @with_runs
 def study(task: Task) -> Findings:
-    """Losses, CCP, memory and centre regularisation on one fold of CUB-200-2011 (needs the images, and a GPU).
+    """Losses, CCP, memory and centre regularisation on one fold of CUB-200-2011 (Tables 3.1 and 5.1 in part).
 
     Cost: CUB-200-2011 and a GPU; in full 33 runs of 1 to 4 minutes on an H200.
     """
