@@ -67,7 +67,7 @@ class SmallNet(nn.Module):
 
 @with_data(small=True, full=True)
 def study(task: Task) -> Findings:
-    """CCP on Fashion-MNIST or MNIST in the plane: embedding, proxies and covering radius through the problems (Fig. 3.2).
+    """CCP on Fashion-MNIST or MNIST in the plane: embedding, proxies, covering radius through the problems (Fig. 3.2).
 
     Cost: 5 minutes, on made images where neither set is there; in full hours, less on a GPU.
     """

@@ -35,7 +35,7 @@ def comparison(small: bool) -> Comparison:
 
 @with_runs
 def study(task: Task) -> Findings:
-    """Every loss on the embedded set, with average pooling and with GSP + ZSR: same budget and seeds (Table 5.1 in small).
+    """Every loss on the embedded set, with average pooling and with GSP + ZSR: same budget (Table 5.1 in small).
 
     Cost: 2 minutes; in full half an hour.
     """
