@@ -27,7 +27,7 @@ COMMAND = [
     "backbone.train=full", "image.resize=40", "image.crop=32", "train.steps=40", "train.eval_every=10", "train.lr=1e-4",
     "-o", "runs",
 ]  # fmt: skip
-TABLES = ("table.csv", "table.md", "table.tex")
+TABLES = ("table.csv", "pairs.csv", "table.md", "table.tex")
 
 
 def make_photos(folder: Path) -> None:

@@ -234,6 +234,23 @@ def test_a_phone(browser: Any, service: str, photos: Path) -> None:
         assert height >= 44
 
 
+def test_a_request_from_before_the_token_does_not_ask_for_it_again(index: Index, browser: Any, photos: Path) -> None:
+    held: list[Any] = []
+    with served(index, token="secret", limits=Limits()) as service:
+        for page in opened(browser, service, service):
+            page.route("**/api/search?*", lambda route: held.append(route), times=1)
+            page.get_by_label("asks for a token").wait_for()
+            page.locator("#file").set_input_files(photos / "class_2/1.png")
+            page.get_by_label("asks for a token").fill("secret")
+            page.get_by_role("button", name="Go on").click()
+            expect(page.locator("#about")).to_contain_text("20 images")  # with the token
+            assert held, "the search was sent without it"
+            held[0].continue_()
+            expect(page.locator("#status")).to_contain_text("20 images")
+            assert all("401" in line for line in page.complaints)
+            page.complaints.clear()
+
+
 def test_the_token_is_asked_for_and_kept(index: Index, browser: Any, photos: Path) -> None:
     with served(index, token="geheim ß", limits=Limits()) as service:
         for page in opened(browser, service, service):

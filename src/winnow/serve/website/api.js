@@ -21,7 +21,8 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function answer(path, options = {}) {
   for (let attempt = 0; ; attempt++) {
-    const headers = token() ? { Authorization: `Bearer ${encodeToken(token())}` } : {};
+    const used = token();
+    const headers = used ? { Authorization: `Bearer ${encodeToken(used)}` } : {};
     let response;
     try {
       response = await fetch(path, { ...options, headers });
@@ -35,7 +36,7 @@ async function answer(path, options = {}) {
       continue;
     }
     if (response.status === 401) {
-      await askToken();
+      if (token() === used) await askToken(); // otherwise one was given while this was on its way
       continue;
     }
     const told = await response.json().catch(() => ({}));
