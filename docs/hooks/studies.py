@@ -99,7 +99,8 @@ def page(name: str) -> str:
     found = measured(name)
     lines = [f"# {heading(name)}", "", "\n\n".join(about), ""]
     lines += ["```console", f"$ winnow study {name} --small", f"$ winnow study {name} --full", "```", ""]
-    missing = "" if any(one.kind == "full" for one in found) else " Its full setting is still to be measured."
+    whole = cost.endswith("the same in full.") or any(one.kind == "full" for one in found)
+    missing = "" if whole else " Its full setting is still to be measured."
     lines += [f"Cost: {cost}{missing}" if cost else missing.strip(), ""]
     for one in found:
         lines += section(one)

@@ -96,7 +96,9 @@ def test_settings_of_ccp_are_words() -> None:
 def test_alternating_is_checked_against_every_claim() -> None:
     steps = {"C2": 100, "C2 + CCP": 120}
     text = ccp_alternate.told("C2", {"C2": 1.0, "C2, one problem": 2.0, "C2 + CCP": 4.0}, steps, 1.5)
-    assert text.endswith("alternating is worth +2.00, agrees; CCP +3.00, agrees; +20 % steps, agrees")
+    assert text.endswith(
+        "alternating is worth +2.00, agrees; CCP +3.00, agrees; +20 % steps in all, patience included, agrees"
+    )
     text = ccp_alternate.told("C2", {"C2": 5.0, "C2, one problem": 4.5, "C2 + CCP": 4.0}, {"C2": 9, "C2 + CCP": 8}, 0.7)
     assert text.count("does not agree") == 2
     assert text.count("-0.50, cannot be told from what seeds deviate by") == 1

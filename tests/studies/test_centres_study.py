@@ -99,7 +99,7 @@ def test_levels_are_checked() -> None:
     assert best.endswith("0.55 is, of R1 farthest; agrees.")
     assert all(line.endswith("cannot be told.") for line in of_deltas({"d0": 48.0, "d5": 50.5}, deltas, 3.0))
     matters, best = of_deltas({"d0": 50.9, "d5": 50.5}, deltas, 0.0)
-    assert matters.endswith("0.40 points from worst to best; does not agree.")
+    assert matters.endswith("0.40 points from worst to best; does not agree (one seed).")
     assert best.endswith("0 is, of R1 farthest; does not agree.")
     assert len(of_deltas({"d0": 50.9, "d5": 50.5}, PARTS, 0.0)) == 1, "without that level it cannot be the best"
     assert "missing" in of_deltas({"d0": 1.0}, PARTS, 0.0)[0]

@@ -85,13 +85,13 @@ def test_ours_count_by_the_settings_of_their_runs(tmp_path):
     assert {"points in doubt", "part of its runs"}.isdisjoint(ccp)
 
 
-def test_parts_are_in_the_table_and_do_not_count(tmp_path):
+def test_parts_are_in_the_table_as_such(tmp_path):
     keep(tmp_path / "mu.json", [run("GAP", 0, 18.0, C2), run("mu 0.3", 0, 17.0, GSP)], 3)
     findings = STUDIES["summary"](Task(small=True, data=tmp_path))
     (row,) = (row for row in findings.rows if row["source"].startswith("ours"))
     assert (row["points"], row["part of its runs"]) == (-1.0, "1 of 3")
-    assert "- GSP: no comparison is finished; cannot be told." in findings.text
-    assert findings.text.endswith("of these 0 of 1 with GSP are better.")
+    assert "- CCP: no comparison is at hand; cannot be told." in findings.text
+    assert "- GSP: better in 0 of 1. Of the 0 that were made more than once" in findings.text
     assert len(findings.figure.subfigs) == 2
     with pytest.raises(DataError, match="no such folder"):
         STUDIES["summary"](Task(small=True, data=tmp_path / "none"))
@@ -147,8 +147,18 @@ def test_tables_of_protocols_count_once_all_runs_are_finished(tmp_path):
     )
     assert part["MAP@R without"] == 23.27
     text = STUDIES["summary"](Task(small=True, data=tmp_path)).text
-    assert "- GSP: better in 1 of 1. Of the 0 whose chance is known, by more than that: 0 better" in text
-    assert text.endswith("of these 0 of 1 with CCP are better.")
+    assert "- GSP: better in 1 of 1. Of the 0 that were made more than once, by more than chance: 0 better" in text
+    assert "- CCP: better in 0 of 1." in text
+
+
+def test_what_is_mostly_worse_does_not_agree() -> None:
+    def lines(*points: float) -> list[str]:
+        return summary.told([{"added": "CCP", "points": one, "points in doubt": 0.1} for one in points]).split("\n")
+
+    assert lines(1, -1, -1)[2].endswith("1 better, 2 worse; does not agree.")
+    assert lines(1, 1, -1)[2].endswith("2 better, 1 worse; agrees in 2 of 3 alone.")
+    assert lines(1, 1)[2].endswith("agrees.")
+    assert lines(0.05, -0.05)[2].endswith("cannot be told.")
 
 
 def test_one_comparison_does_not_speak_for_all() -> None:

@@ -50,7 +50,8 @@ def protocol(
     kept, those that were broken off go on where they were.
     """
     from winnow.cli.console import out, say
-    from winnow.protocols import PROTOCOLS, Task, find_backbone, find_protocol, find_set, make_table, write_table
+    from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
+    from winnow.protocols.kinds import is_other_chapter
     from winnow.protocols.runs import named_backbone
     from winnow.protocols.variants import Variant, is_method
     from winnow.protocols.write import markdown
@@ -65,7 +66,7 @@ def protocol(
     if data is not None and on.path is not None:
         raise ConfigError(f"--data {data}: the folder {on.path} is named already")
     asked = words or []
-    name = f"{kind.name}{'' if kind is PROTOCOLS[kind.name] else kind.chapter}"
+    name = f"{kind.name}{kind.chapter if is_other_chapter(kind) else ''}"
     where = f"{name}-{on.name}-{named_backbone(asked) or network.name}".replace("/", "-")
     task = Task(
         protocol=kind, target=on, methods=[str(Variant.read(word)) for word in asked if is_method(word)],
@@ -78,6 +79,11 @@ def protocol(
         say(f"{file} tells of {task.take_in(trials, file)} of the {len(trials)} runs")
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
     table = make_table(task, trials)
+    if not table.records and only_finished and (task.folder / "table.json").is_file():
+        raise DataError(
+            f"{task.folder} has a table, but no finished run: the table is left as it is; take its runs in by --from, "
+            "or leave out --only-finished to train them"
+        )
     out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
     for path in write_table(task, table):
         say(f"wrote {path}")

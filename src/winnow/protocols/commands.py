@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from winnow.protocols.kinds import is_other_chapter
 from winnow.protocols.runs import Task, Trial, named_backbone
 
 
@@ -26,7 +27,7 @@ def commands(task: Task, missing: Sequence[Trial]) -> list[str]:
 def _command(task: Task, models: Sequence[int], runs: Sequence[int]) -> str:
     protocol = task.protocol
     options = {
-        "--chapter": "3" if protocol.chapter == 3 else None,
+        "--chapter": str(protocol.chapter) if is_other_chapter(protocol) else None,
         "--folds": ",".join(map(str, models)) if len(models) < protocol.models else None,
         "--runs": ",".join(map(str, runs)) if list(runs) != [*range(1, protocol.runs + 1)] else None,
         "--data": task.root,

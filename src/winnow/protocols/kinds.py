@@ -139,6 +139,11 @@ CHAPTER_3 = {protocol.name: protocol for protocol in (FAIR_3, CONVENTIONAL_3, AB
 PROTOCOLS = {protocol.name: protocol for protocol in (FAIR, CONVENTIONAL, TUNING, ABLATION)}
 
 
+def is_other_chapter(protocol: Protocol) -> bool:
+    """Whether a protocol is the one of that name which only `--chapter` asks for."""
+    return protocol != PROTOCOLS[protocol.name]
+
+
 def find_protocol(name: str, chapter: int = 5) -> Protocol:
     """Return a protocol by its name; the fair and the conventional one as chapter 5 or 3 of the thesis runs it.
 

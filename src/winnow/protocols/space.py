@@ -39,6 +39,8 @@ Space = Mapping[str, Range | Choice]
 def parse_space(words: Sequence[str]) -> tuple[dict[str, Range | Choice], list[str]]:
     """Part words such as `train.lr=1e-6..1e-3:log`, `dim=64..512` and `loss=c2|ms` from plain settings.
 
+    What is searched is no plain setting too, wherever it stands.
+
     Raises:
         ConfigError: for a range that is none, or a key with two of them.
     """
@@ -60,7 +62,7 @@ def parse_space(words: Sequence[str]) -> tuple[dict[str, Range | Choice], list[s
             raise ConfigError(f"{word}: a range goes up{', from above 0 where it is logarithmic' if log else ''}")
         whole = all(re.fullmatch(r"[-+]?\d+", text) for text in (match[1], match[2]))
         space[key] = Range(low, high, log, whole)
-    return space, plain
+    return space, [word for word in plain if word.partition("=")[0] not in space]
 
 
 def suggest(trial: Trial, key: str, where: Range | Choice) -> Any:

@@ -109,7 +109,7 @@ def told(loss: str, reached: Mapping[str, float], steps: Mapping[str, int | None
     return (
         f"with {loss}: CCP {reached[both]:.2f} MAP@R, one problem {reached[one]:.2f}, the loss alone "
         f"{reached[plain]:.2f}: alternating is worth {better_than(one)}; CCP {better_than(plain)}; "
-        f"{more:+.0f} % steps, {within}"
+        f"{more:+.0f} % steps in all, patience included, {within}"
     )
 
 

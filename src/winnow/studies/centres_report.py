@@ -37,7 +37,16 @@ def told(found: Found, parts: Parts, late: Sequence[str]) -> str:
     reached, spread = scores(found, "P@1"), deviation(found, "P@1")
     lines = [*of_table(reached, parts, spread), *of_dims(reached, parts, spread, late),
              *of_deltas(reached, parts, spread), *of_crops(reached, parts)]  # fmt: skip
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {line}" for line in [*lines, *unfinished(found)])
+
+
+def unfinished(found: Found) -> list[str]:
+    """Say how many runs would have gone on learning, where these are most of them."""
+    runs = [run for of in found.values() for run in of]
+    late = sum(run["best_step"] == run["steps"] for run in runs)
+    if 2 * late <= len(runs):
+        return []
+    return [f"Of {len(runs)} runs {late} were at their best at the very end: these verdicts are of short trainings."]
 
 
 def settings(weights: Mapping[str, float], spread: float) -> str:
@@ -145,6 +154,7 @@ def of_deltas(reached: Mapping[str, float], parts: Parts, spread: float) -> list
         best = max(curve, key=lambda delta: curve[delta])
         wide = max(curve.values()) - min(curve.values())
         matters = "cannot be told" if 0 < wide <= spread else _whether(wide > STABLE)
+        matters += "" if spread else " (one seed)"
         lines.append(f"Fig. 3, the level of {name} matters: {wide:.2f} points from worst to best; {matters}.")
         if BEST in by_delta:
             near = "cannot be told" if wide <= spread else _whether(abs(best - BEST) <= 0.1)

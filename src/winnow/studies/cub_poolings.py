@@ -95,12 +95,10 @@ def standing(reached: Mapping[str, float], deviation: float) -> list[str]:
             f"{verdict(beside(rivals[0]), deviation, of='run')}. It is number {order.index(THEIR_GSP) + 1} of the "
             f"{len(order)} that are in, and first is {order[0]}."
         )
-    near = {name: -beside(name) for name in ON_PAR if name in reached}
-    if near:
-        apart = max(map(abs, near.values())) > deviation
+    for name in (name for name in ON_PAR if name in reached):
+        apart = abs(beside(name)) > deviation
         par = "cannot be told (one run)" if not deviation else "does not agree" if apart else "agrees"
-        told = ", ".join(f"{name} {points:+.2f}" for name, points in near.items())
-        lines.append(f"- {' and '.join(near)} {'are' if len(near) > 1 else 'is'} on a par with it: {told}; {par}.")
+        lines.append(f"- {name} is on a par with it: {-beside(name):+.2f}; {par}.")
     if others:
         lines.append(
             f"- No other is more than a point ahead of average pooling: of {len(others)} "
