@@ -67,7 +67,7 @@ def test_every_pooling_takes_part_with_both_losses_and_backbones(tmp_path: Path)
         for seed in FULL.seeds
     ]
     assert len(set(names)) == len(names) == 4 * len(collage.METHODS) * len(FULL.seeds)
-    # What a short sitting trains: the backbone that has seen no test class, and the pooling in question.
+    # What is trained first: the backbone that has seen no test class, and the pooling in question.
     first = [method.name for method in compared.methods[:4]]
     assert first == [f"{name}, C2, {TRAINING}" for name in ("GAP", "GSP", "GSP + ZSR", DISTILLED)]
     assert [len(config.data.path) for config in planned[:3]] == [len("cifar_collage")] * 3

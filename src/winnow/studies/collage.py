@@ -46,7 +46,7 @@ TRAINING, ALL = "training classes", "all classes"
 AT_ONCE = 6
 """Runs side by side on a GPU: what one core of the host can keep busy."""
 
-# What a short sitting should have trained first.
+# What is trained first, where there is no time for all.
 FIRST = ("GAP", "GSP", "GSP + ZSR", DISTILLED, "NetVLAD 64x128", "NetVLAD 8x16", "ZSR alone (mu = 1)", "OTP 8x16",
          "DeLF", "GeMean", "GMP")  # fmt: skip
 

@@ -16,7 +16,7 @@ from winnow.training import load_config
 # The documents' settings of GSP: what is dropped as background is what mu does not keep.
 POOLINGS = every_pooling(background=["pooling.mu=0.7"]) | LARGE
 
-# What a short sitting should have trained first.
+# What is trained first, where there is no time for all.
 FIRST = ("GAP", THEIR_GSP, "GSP", "ZSR alone (mu = 1)", "GeMean", "NetVLAD 8x16", "OTP 8x16", "DeLF", "CBAM")
 ON_PAR = ("DeLF", "GeMean")  # with GSP, in the thesis
 FINE_TUNED = 0.8  # points by which three runs of average pooling deviate in cub-losses, with a fine-tuned network
