@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from winnow.studies.base import paragraphs
-from winnow.studies.outcomes import Found, Runs, deviation, percent, without_empty
+from winnow.studies.outcomes import Found, Runs, deviation, finished, percent, without_empty
 
 Places = Mapping[tuple[str, str], Found]
 """(what the backbone was pretrained on, loss), then pooling, to the results of its runs."""
@@ -81,10 +81,9 @@ def told(
         "foreground images alone.",
         *_short(found), *_overruled(found),
     ]  # fmt: skip
-    missing = "" if trained == asked else f"{trained} of {asked} runs are in: `{command}` trains the others."
     return paragraphs(
         "\n".join([claim, *([""] if standing else []), *standing]),
-        " ".join(made_of), " ".join(_backbones(pretraining)), missing,
+        " ".join(made_of), " ".join(_backbones(pretraining)), finished(trained, asked, command),
     )  # fmt: skip
 
 
