@@ -1,7 +1,7 @@
-"""Errors that speak to the user: what was wrong, where, and what to do.
+"""Errors that a user can fix: each says where it happened, what happened, and what to do.
 
-Every error a user can cause derives from [`WinnowError`][winnow.errors.WinnowError]; the command line prints it as
-one line and exits with the class's `exit_code`, so that scripts can tell the kinds apart.
+Every such error derives from [`WinnowError`][winnow.errors.WinnowError] and from the matching built-in exception. The
+command line prints it as one line and exits with the `exit_code` of its class.
 """
 
 from __future__ import annotations
@@ -12,67 +12,73 @@ from collections.abc import Iterable
 
 
 class WinnowError(Exception):
-    """Anything the user can put right; its text is one sentence of what, where and how."""
+    """Base of all errors that a user can fix; the text is one line."""
 
     exit_code = 1
 
 
-class ConfigError(WinnowError):
-    """A setting is unknown, of the wrong type, or contradicts another."""
+class ConfigError(WinnowError, ValueError):
+    """A setting is unknown, has the wrong type, or contradicts another setting."""
 
     exit_code = 2
 
 
-class UnknownPartError(ConfigError):
-    """A name is that of no part, such as a loss or a pooling; what is saved with one may have been made elsewhere."""
+class UnknownComponentError(ConfigError):
+    """No component, such as a loss or a pooling, has this name; a saved model may use one from outside winnow."""
 
 
-class DataError(WinnowError):
-    """Images, labels or splits cannot be used as they are."""
+class DataError(WinnowError, ValueError):
+    """Images, labels, or splits cannot be used."""
 
     exit_code = 3
 
 
 class ModelError(WinnowError):
-    """Weights, a checkpoint or a saved model do not fit."""
+    """Weights, a checkpoint, or a saved model do not fit."""
 
     exit_code = 4
 
 
 class TrainingError(WinnowError):
-    """Training could not go on, for example because the loss is not finite."""
+    """Training cannot continue, for example because the loss is not finite."""
 
     exit_code = 5
 
 
-class OutputError(WinnowError):
+class OutputError(WinnowError, OSError):
     """A file could not be written."""
 
     exit_code = 7
 
 
-class MissingExtraError(WinnowError):
+class MissingExtraError(WinnowError, ImportError):
     """An optional dependency is not installed."""
 
     exit_code = 6
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs {package}; install with: {sys.executable} -m pip install 'winnow-dml[{extra}]'"
+            f"{purpose} requires {package}. Install it with: {sys.executable} -m pip install 'winnow-dml[{extra}]'"
         )
 
 
-def unknown_here(error: Exception) -> str:
-    """Return what to do about a saved run or model whose part is not known here, or nothing for other errors."""
-    if not isinstance(error, UnknownPartError):
+def add_component_hint(error: Exception) -> str:
+    """Return what to do about a saved model whose component is unknown in this process; "" for other errors."""
+    if not isinstance(error, UnknownComponentError):
         return ""
-    return (
-        "; if it is one of your own, give the command to the script that adds it (`python YOURS.py` in place of "
-        "`winnow`), or import that script before loading in Python"
-    )
+    return " If the component is your own, import the script that adds it before loading, or run that script."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name closest to `name`, or "." if none is close."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{match[0]}'?" if match else "."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the known name closest to `name`, or nothing."""
+    """Return " (did you mean 'x'?)" for the known name closest to `name`, or ""."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{match[0]}'?)" if match else ""
+
+
+UnknownPartError, unknown_here = UnknownComponentError, add_component_hint  # until every caller has moved

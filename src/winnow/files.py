@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic file writes, folders, and locks: a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from winnow.errors import OutputError
+from winnow.errors import OutputError, WinnowError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file under another name, then put it in place: the old file or the new one, never half of it.
+    """Write a file under a temporary name with `write`, then rename it to `path`.
 
     Raises:
-        OutputError: when the disk is full or the place cannot be written to; what was there before is kept.
+        OutputError: If the disk is full or the location cannot be written to. An earlier file stays as it was.
     """
-    partial = path.with_name(f".partial-{path.name}")  # the suffix stays, because some writers go by it
+    partial = path.with_name(f".partial-{path.name}")  # same suffix, because some writers depend on it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
         partial.touch()
-        mode = partial.stat().st_mode  # as the user's other new files
+        mode = partial.stat().st_mode  # the user's default for new files
         write(partial)
-        os.chmod(partial, mode)  # safetensors makes files that nobody else may read
+        os.chmod(partial, mode)  # safetensors creates files that only the owner can read
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except Exception as error:
-        with suppress(OSError):  # a disk that can only be read refuses this too
+        with suppress(OSError):  # a read-only disk raises here too
             partial.unlink(missing_ok=True)
-        # torch and safetensors have errors of their own for a full disk.
-        if not isinstance(error, OSError | RuntimeError) and type(error).__name__ != "SafetensorError":
+        # torch and safetensors raise errors of other types on a full disk.
+        disk_error = isinstance(error, OSError | RuntimeError) or type(error).__name__ == "SafetensorError"
+        if isinstance(error, WinnowError) or not disk_error:
             raise
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
-        if "inline_container" in reason:  # torch's words for it, which name a line of its source
-            reason = "the file is cut off, as on a full disk"
-        raise OutputError(f"{path} could not be written ({reason}): free some room or choose another place") from None
+        if "inline_container" in reason:  # torch's message names a line of its C++ source
+            reason = "the file is incomplete, as on a full disk"
+        raise OutputError(f"{path}: file not written ({reason}). Free disk space or choose another location.") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -45,40 +46,41 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, or say why not.
+    """Create a folder and its parents.
 
     Raises:
-        OutputError: when it cannot be made or is a file.
+        OutputError: If the folder cannot be created or the path is a file.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"the folder {path} cannot be made ({error.strerror}): choose another place") from None
+        raise OutputError(f"{path}: folder not created ({error.strerror}). Choose another location.") from None
 
 
 @contextmanager
 def lock(file: Path, work: str) -> Iterator[None]:
-    """Keep other processes from the same work meanwhile.
+    """Hold a lock so that other processes do not do the same work at the same time.
 
-    The lock is the system's own, so that a killed process leaves none behind.
+    The operating system releases the lock of a killed process.
 
     Args:
-        file: What is locked; made where it is not there, and never changed.
-        work: What is done under it, such as "changing photos.index", for whoever is refused.
+        file: Lock file, created if missing. It has no content.
+        work: Work done under the lock, such as "updating photos.index", for the error of other processes.
 
     Raises:
-        OutputError: when another process is at it.
+        OutputError: If another process holds the lock.
     """
+    from filelock import FileLock, Timeout
+
+    held = FileLock(file, blocking=False)
     try:
-        import fcntl
-    except ImportError:  # Windows, where two writers are the user's to avoid
+        held.acquire()
+    except Timeout:
+        raise OutputError(f"{file}: another process is {work}. Wait until it has finished.") from None
+    except (OSError, NotImplementedError):  # a file system without locks, or one that cannot be written to
         yield
         return
-    with open(file, "ab") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise OutputError(f"another process is {work}: wait until it is done") from None
-        except OSError:  # a disk without locks
-            pass
+    try:
         yield
+    finally:
+        held.release()

@@ -1,29 +1,33 @@
-"""Parts by name: losses and poolings.
+"""Components by name: losses, miners, references, regularizers, and poolings.
 
-What a part is called, which parameters it takes, their defaults and their meaning are written once, on the part: its
-keyword-only constructor arguments and the `Args:` of its docstring. The config, the command line, the table-driven
-tests and the documentation read them from here.
+The name of a component, its settings, their defaults, and their meanings are written once, on its class: the
+keyword-only constructor arguments and the `Args:` of the docstring. The config, the command line, the table-driven
+tests, and the documentation read them from there.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from winnow.errors import ConfigError, UnknownPartError, nearest
+from winnow.errors import ConfigError, UnknownComponentError, did_you_mean
 
 T = TypeVar("T")
 REQUIRED = inspect.Parameter.empty
 
+RENAMED_KEYS: dict[str, str] = {}
+"""Old names of settings that were read in this process, with their present names."""
+
 
 @dataclass(frozen=True)
 class Parameter:
-    """One setting of a part: its name, type, default and meaning."""
+    """One setting of a component: its name, type, default, and meaning."""
 
     name: str
     annotation: Any
@@ -31,117 +35,208 @@ class Parameter:
     meaning: str
 
 
+class PartSettings(BaseModel):
+    """Settings of one component; each component has a subclass with a field for every setting."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+
+    def __getitem__(self, key: str) -> Any:
+        """Return one setting."""
+        return getattr(self, key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return one setting, or the default if the component has no such setting."""
+        return getattr(self, key, default)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the settings as constructor arguments."""
+        return {key: value for key, value in self.model_dump().items() if key != "name"}
+
+
 class Registry(Generic[T]):
-    """A table of named parts of one kind.
+    """Table of named components of one kind.
 
     Args:
-        kind: What the parts are, as users call it ("loss", "pooling").
-        parts: Name to class.
-        default: The part that is meant where none is named.
+        kind: What users call the components ("loss", "pooling").
+        parts: Class of each name.
+        default: Component that is used if none is named.
+        aliases: Further names of components; files and tables use the first name.
     """
 
-    def __init__(self, kind: str, parts: Mapping[str, type[T]], *, default: str) -> None:
+    def __init__(
+        self, kind: str, parts: Mapping[str, type[T]], *, default: str, aliases: Mapping[str, str] | None = None
+    ) -> None:
         self.kind, self.default = kind, default
+        self.aliases = dict(aliases or {})
         self._parts = dict(parts)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return name in self._parts or name in self.aliases
 
     def __getitem__(self, name: str) -> type[T]:
-        if name not in self._parts:
-            known = ", ".join(self._parts)
-            raise UnknownPartError(f"there is no {self.kind} '{name}'{nearest(name, self)}; known: {known}")
-        return self._parts[name]
+        return self._parts[self.first_name(name)]
+
+    def first_name(self, name: str) -> str:
+        """Return the name that files and tables use for a component.
+
+        Raises:
+            UnknownComponentError: If no component has the name.
+        """
+        first = self.aliases.get(name, name)
+        if first not in self._parts:
+            hint = did_you_mean(name, [*self._parts, *self.aliases])
+            raise UnknownComponentError(f"{self.kind}: unknown name '{name}'{hint} Available: {', '.join(self)}.")
+        return first
 
     def add(self, name: str, part: type[T]) -> None:
-        """Add a part from outside winnow, for as long as this process runs; settings are read off it as off all others.
+        """Add a component from outside winnow for the lifetime of this process.
 
         Raises:
-            ConfigError: when another part has the name.
+            ConfigError: If another component has the name.
         """
-        if self._parts.setdefault(name, part) is not part:
-            raise ConfigError(f"there is a {self.kind} '{name}' already: add {part.__name__} by another name")
+        if name in self.aliases or self._parts.setdefault(name, part) is not part:
+            raise ConfigError(
+                f"{self.kind}: the name '{name}' is already in use. Add {part.__name__} under another name."
+            )
 
     def parameters(self, name: str) -> list[Parameter]:
-        """Return the settings of a part: its keyword-only arguments, in order."""
+        """Return the settings of a component: its keyword-only arguments, in order."""
         return parameters(self[name])
 
-    def resolve(self, section: Any) -> dict[str, Any]:
-        """Check a name or a section such as `{"name": "c2", "negative_margin": 0.5}` and fill in the defaults.
+    def settings(self, name: str) -> type[PartSettings]:
+        """Return the settings model of a component."""
+        first = self.first_name(name)
+        part: type = self._parts[first]
+        return _settings_model(part, first)
+
+    def resolve(self, section: object) -> PartSettings:
+        """Validate a name or a section such as `{"name": "c2", "neg_margin": 0.5}` and fill in the defaults.
 
         Raises:
-            ConfigError: for an unknown part, an unknown setting (with the nearest name) or a value of the wrong type.
+            ConfigError: If the component or a setting is unknown, or a value has the wrong type.
         """
+        if isinstance(section, PartSettings):
+            return section
         if not isinstance(section, str | Mapping):
-            raise ConfigError(f"{self.kind}={section!r}: give a name, one of {', '.join(self)}")
-        settings = {"name": section} if isinstance(section, str) else dict(section)
-        name = str(settings.pop("name", self.default))
-        part = self[name]
-        settings = {**self._preset(name, settings.pop("preset", None)), **settings}
-        known = {p.name: p for p in parameters(part)}
+            raise ConfigError(f"{self.kind}: expected a name, got {section!r}. Available: {', '.join(self)}.")
+        given = {"name": section} if isinstance(section, str) else dict(section)
+        name = self.first_name(str(given.pop("name", self.default)))
+        preset = self._preset(name, given.pop("preset", None))
+        settings = {**preset, **rename_keys(given, self[name], f"{self.kind}.")}
+        model = self.settings(name)
+        known = [key for key in model.model_fields if key != "name"]
         for key in settings:
             if key not in known:
-                options = ", ".join(known) or "none"
                 raise ConfigError(
-                    f"{self.kind} '{name}' has no setting '{key}'{nearest(key, known)}; its settings: {options}"
+                    f"{self.kind}.{key}: unknown setting of '{name}'{did_you_mean(key, known)} "
+                    f"Available: {', '.join(known) or 'none'}."
                 )
-        fields: dict[str, Any] = {
-            p.name: (p.annotation, ... if p.default is REQUIRED else p.default) for p in known.values()
-        }
-        model = create_model(f"{part.__name__}Settings", __config__=ConfigDict(extra="forbid"), **fields)
         try:
-            checked = model(**settings)
+            checked = model(name=name, **settings)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
+            where = ".".join([self.kind, *(str(part) for part in first["loc"])])
             if first["type"] == "missing":
-                raise ConfigError(f"{self.kind} '{name}' needs a value for its setting '{where}'") from None
-            raise ConfigError(f"{self.kind}.{where}={first['input']!r}: {first['msg'].lower()}") from None
-        return {"name": name, **checked.model_dump()}
+                raise ConfigError(f"{where}: '{name}' requires a value. Set it.") from None
+            raise ConfigError(f"{where}={first['input']!r}: {first['msg'].lower()}") from None
+        return model(**checked.model_dump())  # all fields count as set, so a written config names every one
 
     def presets(self, name: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return the named settings of a part, such as those of the documents for a data set."""
-        found: Mapping[str, Mapping[str, Any]] = getattr(self[name], "presets", {})
-        return found
+        """Return the named settings of a component, such as those of a paper for a dataset."""
+        presets: Mapping[str, Mapping[str, Any]] = getattr(self[name], "presets", {})
+        return presets
 
     def _preset(self, name: str, preset: Any) -> Mapping[str, Any]:
         known = self.presets(name)
         if preset is None:
             return {}
         if preset not in known:
-            options = ", ".join(known) or "none"
             raise ConfigError(
-                f"{self.kind} '{name}' has no preset '{preset}'{nearest(str(preset), known)}; its presets: {options}"
+                f"{self.kind}.preset: unknown preset '{preset}' of '{name}'{did_you_mean(str(preset), known)} "
+                f"Available: {', '.join(known) or 'none'}."
             )
         return known[preset]
 
-    def build(self, section: Mapping[str, Any], **context: Any) -> T:
-        """Construct a part from its section; `context` offers what only the caller knows (widths, class counts).
+    def build(self, section: str | Mapping[str, Any] | PartSettings, **context: Any) -> T:
+        """Construct a component from its section.
 
-        Of the context only what the constructor asks for is passed on.
+        Args:
+            section: Name, or name and settings.
+            context: Values that only the caller has, such as widths and class counts. The constructor gets those that
+                it has an argument for.
         """
         settings = self.resolve(section)
-        part_name = settings.pop("name")
-        part = self[part_name]
-        wanted = inspect.signature(part).parameters
+        part = self[settings.name]
+        accepted = inspect.signature(part).parameters
         try:
-            return part(**{key: value for key, value in context.items() if key in wanted}, **settings)
+            return part(**{key: value for key, value in context.items() if key in accepted}, **settings.arguments())
         except ValueError as error:
-            raise ConfigError(f"{self.kind} '{part_name}': {error}") from None
+            raise ConfigError(f"{self.kind} '{settings.name}': {error}") from None
+
+
+def rename_keys(given: Mapping[str, Any], kind: type, prefix: str) -> dict[str, Any]:
+    """Return settings under their present names and values; of two names of one setting the later entry is used.
+
+    Args:
+        given: Settings as written.
+        kind: Class with `aliases` (old name to new) and `value_aliases` (new name to old value to new).
+        prefix: Section for the notice, such as "train.".
+    """
+    names: Mapping[str, str] = getattr(kind, "aliases", {})
+    values: Mapping[str, Mapping[Any, Any]] = getattr(kind, "value_aliases", {})
+    renamed: dict[str, Any] = {}
+    for key, value in given.items():
+        new = names.get(str(key), str(key))
+        if new != key:
+            RENAMED_KEYS[f"{prefix}{key}"] = f"{prefix}{new}"
+        known = values.get(new, {})
+        if isinstance(value, str) and value in known:
+            RENAMED_KEYS[f"{prefix}{key}={value}"] = f"{prefix}{new}={known[value]}"
+            value = known[value]
+        renamed.pop(new, None)
+        renamed[new] = value
+    return renamed
+
+
+def first_names(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return settings under their first names and values: the inverse of `rename_keys`."""
+    names: dict[str, str] = {}
+    for old, new in getattr(kind, "aliases", {}).items():
+        names.setdefault(new, old)
+    values: Mapping[str, Mapping[Any, Any]] = getattr(kind, "value_aliases", {})
+    first: dict[str, Any] = {}
+    for key, value in settings.items():
+        olds = [old for old, new in values.get(key, {}).items() if new == value and isinstance(value, str)]
+        first[names.get(key, key)] = olds[0] if olds else value
+    return first
+
+
+@functools.cache
+def _settings_model(part: type, name: str) -> type[PartSettings]:
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for p in parameters(part):
+        fields[p.name] = (p.annotation, ... if p.default is REQUIRED else p.default)
+    return create_model(f"{part.__name__}Settings", __base__=PartSettings, **fields)
 
 
 def parameters(part: type) -> list[Parameter]:
-    """Return the keyword-only constructor arguments of a class, with the meanings in its docstring."""
+    """Return the keyword-only constructor arguments of a class, with the meanings in its docstring.
+
+    Arguments that the class lists in `not_settings` take objects instead of settings and are left to Python code.
+    """
     signature = inspect.signature(part)
     hints = get_type_hints(part.__init__)  # type: ignore[misc]
     meanings = argument_docs(part)
+    objects: tuple[str, ...] = getattr(part, "not_settings", ())
     return [
         Parameter(p.name, hints.get(p.name, Any), p.default, meanings.get(p.name, ""))
         for p in signature.parameters.values()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
+        if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in objects
     ]
 
 

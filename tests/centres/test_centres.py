@@ -104,7 +104,8 @@ def expected(name: str, section: dict[str, Any], x: Tensor, labels: list[int], c
         if labels[i] != labels[j] and counted[i] and counted[j]:
             similarity = sum(a * b for a, b in zip(vectors[i], vectors[j], strict=True))
             rows[i].append((similarity, math.dist(vectors[i], vectors[j])))
-    arguments = {key: value for key, value in CENTRES.resolve({"name": name, **section}).items() if key not in SHARED}
+    settings = CENTRES.resolve({"name": name, **section}).model_dump()
+    arguments = {key: value for key, value in settings.items() if key not in SHARED}
     return SLOW[name][0](rows, **arguments)
 
 
@@ -152,7 +153,7 @@ def test_a_small_step_downhill_moves_centres_apart(name: str, section: dict[str,
     x = normalize(centres(8, 6, seed), dim=1)
     _, grad = backward(build(name, {**section, "delta": None} if "delta" in section else section), x)
     before, after = (pairwise_distance(y, y)[~torch.eye(8, dtype=torch.bool)] for y in (x, normalize(x - 1e-3 * grad)))
-    arguments = CENTRES.resolve({"name": name, **section})
+    arguments = CENTRES.resolve({"name": name, **section}).model_dump()
     assert (after - before).mean() > 0
     if name == "hard" and arguments["k"] == 1:  # exactly the extreme ones
         nearest = arguments["toward"] == "nearest"

@@ -228,7 +228,7 @@ def test_an_image_of_one_pixel_is_an_image(winnow: Winnow, make_folder: MakeFold
 def test_a_config_typo(winnow: Winnow) -> None:
     said = winnow("train", "data=x", "train.stpes=3")
     assert said.code == 2
-    assert "did you mean 'steps'" in one_line_error(said)
+    assert "did you mean 'train.steps'" in one_line_error(said)
 
 
 def test_a_checkpoint_of_another_model(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
@@ -292,8 +292,8 @@ def test_an_unfinished_run_cannot_be_evaluated(winnow: Winnow, make_folder: Make
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("loss=3", "loss=3: give a name"),
-        ("pooling=[1]", "pooling=[1]: give a name"),
+        ("loss=3", "loss: expected a name, got 3"),
+        ("pooling=[1]", "pooling: expected a name, got [1]"),
         ("seed=99999999999999999999999", "seed="),
         ("train.lr_multipliers={'*': -1}", "train.lr_multipliers.*=-1"),
         ("backbone=vit_tiny_patch16_224 image.crop=227 backbone.weights=random", "set image.crop"),
@@ -461,7 +461,7 @@ def test_of_several_runs_one_may_fail_and_is_gone_on_with(winnow: Winnow, make_f
     [
         (["--each", "seed=0,1", "--resume", "x"], "give no others beside it"),
         (["--at-once", "2"], "name them with --each"),
-        (["--each", "train.stpes=1,2"], "did you mean 'steps'"),
+        (["--each", "train.stpes=1,2"], "did you mean 'train.steps'"),
         (["--each", "pooling.mu=0.3,7"], "GSP keeps a share mu"),
         (["pooling.mu=7", "backbone=resnet20", "train.steps=1"], "GSP keeps a share mu"),
     ],

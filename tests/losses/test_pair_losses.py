@@ -214,7 +214,7 @@ def batch(count: int = 8, width: int = 4, seed: int = 0, dtype=torch.float64) ->
 
 def expected(section: dict[str, object], *inputs) -> float:
     chosen = LOSSES.resolve(section)
-    return SLOW[chosen.pop("name")][0](pairs_of(*inputs), **chosen)
+    return SLOW[chosen.name][0](pairs_of(*inputs), **chosen.arguments())
 
 
 def backward(loss, *inputs) -> tuple[Tensor, Tensor]:
@@ -261,9 +261,9 @@ def test_vectors_inside_the_ball_keep_their_length_where_it_is_so_chosen(section
     queries = batch(5, 3, 1) * torch.tensor([0.1, 0.4, 1.0, 2.0, 0.2])[:, None]
     references = batch(6, 3, 2) * torch.tensor([0.1, 0.3, 3.0, 0.5, 1.0, 0.2])[:, None]
     chosen = LOSSES.resolve(section)
-    slow = SLOW[chosen.pop("name")][0]
+    slow = SLOW[chosen.name][0]
     for inputs in ((queries, labels), (queries, labels, references, reference_labels)):
-        wanted = slow(pairs_of(*inputs, ball=True), **chosen)
+        wanted = slow(pairs_of(*inputs, ball=True), **chosen.arguments())
         torch.testing.assert_close(float(loss(*inputs).detach()), wanted, rtol=1e-6, atol=1e-7)
 
 

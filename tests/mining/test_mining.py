@@ -98,7 +98,7 @@ def test_what_remains_is_what_the_definition_says(
 ) -> None:
     check, other = SLOW[name]
     section = {"name": name, **(other if tuned else {})}
-    chosen = {key: value for key, value in MINING.resolve(section).items() if key != "name"}
+    chosen = MINING.resolve(section).arguments()
     count, reference_count = len(labels), len(reference_labels)
     allowed = vectors(count, reference_count, seed) < 0.5
     given_ones = torch.tensor(labels, dtype=torch.int64), torch.tensor(reference_labels, dtype=torch.int64)

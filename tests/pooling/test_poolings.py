@@ -379,7 +379,7 @@ def test_vectors_of_parts_have_the_size_of_the_embedding(name):
     settings = POOLINGS.resolve(name)
     assert POOLINGS[name].local_width(128, settings) == 16  # the documents' 8x16
     count = "clusters" if name == "netvlad" else "prototypes"
-    assert POOLINGS[name].local_width(8192, {**settings, count: 64}) == 128
+    assert POOLINGS[name].local_width(8192, {**settings.model_dump(), count: 64}) == 128
     assert POOLINGS.build({"name": name}, width=16).output_width(16) == 128
     with pytest.raises(ConfigError, match=rf"8 equal parts, which 130 is no multiple of: set dim or pooling.{count}"):
         POOLINGS[name].local_width(130, settings)

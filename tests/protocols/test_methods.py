@@ -56,7 +56,7 @@ def test_fair_settings_are_the_documents() -> None:
     assert (c2.dim, c2.normalise, c2.train.lr, c2.train.weight_decay) == (128, "unit", 1e-5, 1e-4)
     assert (c2.train.eval_every, c2.train.patience, c2.train.monitor) == (100, 15, "MAP@R")
     assert batch(c2) == (8, 4)
-    assert c2.loss == {"name": "c2", "positive_margin": 0.0, "negative_margin": 0.3841}
+    assert c2.loss.model_dump() == {"name": "c2", "positive_margin": 0.0, "negative_margin": 0.3841}
     assert (c2.pooling["name"], c2.zsr.weight, c2.plateau.factor) == ("gap", 0, 1)
     assert (c2.data.path, c2.data.fold, c2.data.folds) == ("cub200", 1, 4)
     assert c2.train.keep_embeddings

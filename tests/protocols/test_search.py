@@ -228,7 +228,8 @@ def test_two_searches_in_one_folder_do_not_disturb_each_other(make_folder: MakeF
         return Monitor()
 
     study = first.run(2, monitor=meanwhile)
-    assert refused == [f"another process is searching in {tmp_path / 'out'}: wait until it is done"] * 2
+    assert len(refused) == 2
+    assert all(f"another process is searching in {tmp_path / 'out'}" in message for message in refused)
     assert values(study) == values(alone)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
     assert values(second.run(2, monitor=lambda number: Killed())) == values(alone)  # nothing is left to train

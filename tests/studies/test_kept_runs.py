@@ -49,7 +49,7 @@ def test_a_setting_that_a_run_did_not_know_has_its_default(tmp_path: Path) -> No
     assert kept is not None
     assert kept.numbers == {"score": 1}
     keep_run(task, "unknown", {"config": {**config, "bogus": 1}}, lambda: Kept({}))
-    with pytest.raises(ConfigError, match=r"unknown\.safetensors: there is no setting 'bogus'"):
+    with pytest.raises(ConfigError, match=r"unknown\.safetensors: bogus: unknown config key"):
         keep_run(task, "unknown", {"config": config}, lambda: Kept({}))
     other = {**config, "train": {**config["train"], "warm_up": 7}}
     with pytest.raises(ConfigError, match="other data or settings"):

@@ -136,7 +136,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(make_folder: MakeFolder, tmp_
     with first.folder.held():
         taken, free = run_pack([first, second])
     assert isinstance(taken.error, OutputError)
-    assert str(taken.error) == f"another process is training {first.folder.path}: wait until it is done"
+    assert f"another process is training {first.folder.path}" in str(taken.error)
     assert free.result is not None
 
 
@@ -222,7 +222,7 @@ def test_plans_are_the_product_of_their_lists(tmp_path: Path) -> None:
         (["seed=1,1"], "makes the run seed=1 twice"),
         (["pooling=gsp,gap", "zsr=0.1"], "needs a pooling with attributes"),
         (["pooling.mu=0.2,7"], "must be in"),
-        (["pooling.mu=0.2,0.3", "pooling=gap,gsp"], "'gap' has no setting 'mu'"),
+        (["pooling.mu=0.2,0.3", "pooling=gap,gsp"], "pooling.mu: unknown setting of 'gap'"),
     ],
 )
 def test_plans_that_cannot_be_are_refused_before_anything_starts(tmp_path: Path, each: list[str], message: str) -> None:

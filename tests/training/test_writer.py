@@ -78,7 +78,7 @@ def test_a_state_that_could_not_be_written_is_told(writer: CheckpointWriter, tmp
     (tmp_path / "checkpoint.pt").mkdir()  # nothing can be moved there
     GATE.set()
     writer.put(None, state(1.0), [])
-    with pytest.raises(OutputError, match=r"checkpoint\.pt could not be written"):
+    with pytest.raises(OutputError, match=r"checkpoint\.pt: file not written"):
         writer.wait()
     with pytest.raises(OutputError):
         writer.put(None, state(2.0), [])
@@ -88,7 +88,7 @@ def test_a_full_disk_is_told_in_words_and_not_in_lines_of_torch(tmp_path: Path) 
     def cut_off(_: Path) -> None:
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1088 vs 982")
 
-    with pytest.raises(OutputError, match=r"best\.pt could not be written \(the file is cut off, as on a full disk\)"):
+    with pytest.raises(OutputError, match=r"best\.pt: file not written \(the file is incomplete, as on a full disk\)"):
         write_atomically(tmp_path / "best.pt", cut_off)
 
 
@@ -97,7 +97,7 @@ def test_a_disk_that_can_only_be_read_is_told(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Path, "unlink", refused)
-    with pytest.raises(OutputError, match=r"table\.md could not be written \(Read-only file system\)"):
+    with pytest.raises(OutputError, match=r"table\.md: file not written \(Read-only file system\)"):
         write_atomically(tmp_path / "table.md", refused)
 
 

@@ -1,26 +1,35 @@
-"""What an embedding model is made of: the part of the config that travels with saved weights."""
+"""Settings of an embedding model: the part of a run config that is saved with the weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
 from pydantic.fields import FieldInfo
 
-from winnow.errors import ConfigError, nearest
+from winnow.errors import ConfigError, WinnowError, did_you_mean
 from winnow.pooling import POOLINGS
+from winnow.registry import PartSettings, first_names, rename_keys
 
 
 class Section(BaseModel):
-    """Base of all config sections: unknown keys are refused, and a bare value stands for the `shorthand` key."""
+    """Base of all config sections: unknown keys are errors, and a bare value sets the `shorthand` key.
+
+    Attributes:
+        shorthand: Key that a bare value sets, as in `backbone=resnet50`.
+        aliases: Old name to present name of renamed keys; old names load for good.
+        value_aliases: Present key to old value to present value.
+    """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, validate_default=True)
     shorthand: ClassVar[str | None] = None
+    aliases: ClassVar[Mapping[str, str]] = {}
+    value_aliases: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
 
 class BackboneConfig(Section):
-    """The network that makes local features."""
+    """Network that computes local features."""
 
     shorthand: ClassVar[str | None] = "name"
 
@@ -37,35 +46,36 @@ class BackboneConfig(Section):
         None, description="pixels per step of the feature map (8, 16, 32); default the network's last map"
     )
     tokens: Literal["local", "class"] = Field(
-        "local", description="what a transformer hands on: its 'local' tokens, or its 'class' token alone"
+        "local", description="output of a transformer: its 'local' tokens, or its 'class' token alone"
     )
     train: Literal["auto", "frozen", "full"] = Field(
-        "auto", description="'frozen' trains the head on kept feature maps, 'full' fine-tunes; auto: full on a GPU"
+        "auto", description="'frozen' trains the head on cached feature maps, 'full' fine-tunes; auto: full on a GPU"
     )
-    freeze_batch_norm: bool = Field(True, description="keep batch-norm statistics and scales as they were pretrained")
+    freeze_batch_norm: bool = Field(True, description="keep pretrained batch-norm statistics and scales")
 
 
 class ImageConfig(Section):
-    """How images become network input."""
+    """Conversion of images to network input."""
 
     shorthand: ClassVar[str | None] = "crop"
 
-    resize: int = Field(256, ge=1, description="short side to which images are brought, in pixels")
-    crop: int = Field(227, ge=1, description="side of the square cropped from that")
+    resize: int = Field(256, ge=1, description="short side after resizing, in pixels")
+    crop: int = Field(227, ge=1, description="side of the center crop, in pixels")
 
 
 class ModelConfig(Section):
-    """An embedding model."""
+    """Embedding model."""
 
     backbone: BackboneConfig = Field(default_factory=BackboneConfig)
-    pooling: Annotated[dict[str, Any], BeforeValidator(POOLINGS.resolve)] = Field(
-        {}, description="how local features become one vector: a name, and that pooling's settings"
+    pooling: Annotated[SerializeAsAny[PartSettings], BeforeValidator(POOLINGS.resolve)] = Field(
+        default_factory=lambda: POOLINGS.resolve({}),
+        description="pooling of local features into one vector: a name, and the settings of that pooling",
     )
     dim: int = Field(512, ge=1, description="size of the embedding")
     normalise: Literal["unit", "ball"] = Field(
         "unit",
-        description="what is done to embeddings before they are compared, in training and judging: 'unit' length, or "
-        "'ball', u / max(1, |u|), which leaves short ones short (chapter 3 of the documents)",
+        description="normalization of embeddings in training and evaluation: 'unit' length, or 'ball', "
+        "u / max(1, |u|), which keeps the length of short embeddings (chapter 3 of [Thesis])",
     )
     image: ImageConfig = Field(default_factory=ImageConfig)
 
@@ -77,61 +87,94 @@ def make_section(kind: type[S], tree: Mapping[str, Any]) -> S:
     """Build a section from nested mappings.
 
     Raises:
-        ConfigError: for an unknown key (with the nearest name) or a value of the wrong type.
+        ConfigError: If a key is unknown or a value has the wrong type.
     """
     expanded = _expand(kind, tree, "")
     try:
         return kind(**expanded)
     except ValidationError as error:
         first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, WinnowError):
+            raise cause from None
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{where}={first['input']!r}: {message[0].lower()}{message[1:]}") from None
 
 
-def set_apart(config: ModelConfig) -> dict[str, Any]:
-    """Return what a model has other than by default: the same before and after winnow learns a setting it does not use.
+def fingerprint_settings(config: ModelConfig) -> dict[str, Any]:
+    """Return the non-default settings of a model under their first names.
 
-    It holds as long as the default of a new setting is what was done before.
+    The result is the same before and after settings with defaults are added or renamed, so fingerprints last.
     """
-    defaults = {one.name: one.default for one in POOLINGS.parameters(config.pooling["name"])}
-    own = {key: value for key, value in config.pooling.items() if key == "name" or value != defaults[key]}
-    return {**config.model_dump(exclude_defaults=True), "pooling": own}
+    defaults = {one.name: one.default for one in POOLINGS.parameters(config.pooling.name)}
+    own = {key: value for key, value in config.pooling.arguments().items() if value != defaults[key]}
+    pooling = {"name": config.pooling.name, **first_names(own, POOLINGS[config.pooling.name])}
+    changed = _first_names(ModelConfig, config.model_dump(exclude_defaults=True, exclude={"pooling"}))
+    return {**changed, "pooling": pooling}
+
+
+def _first_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, Any]:
+    nested = dict(tree)
+    for key, value in tree.items():
+        field = section.model_fields.get(key)
+        inner = section_of(field) if field is not None else None
+        if inner is not None:
+            nested[key] = _first_names(inner, value)
+    return first_names(nested, section)
+
+
+def present_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with renamed section keys under their present names; registries rename those of components."""
+    renamed = rename_keys(tree, section, "")
+    for key, value in renamed.items():
+        field = section.model_fields.get(key)
+        inner = section_of(field) if field is not None else None
+        if inner is not None and isinstance(value, Mapping):
+            renamed[key] = rename_keys(value, inner, f"{key}.")
+    return renamed
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
-    """Return the section a field holds, or None for a plain value."""
+    """Return the section of a field, or None for a plain value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def _expand(section: type[Section], tree: Any, prefix: str) -> dict[str, Any]:
-    """Check the keys of a section and spell out shorthands; parts by name are checked by their registry."""
+    """Check the keys of a section and expand shorthands; registries check the settings of components."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.') or 'the config'} must be a mapping of keys, not {tree!r}")
+        where = prefix.rstrip(".") or "config"
+        raise ConfigError(f"{where}: expected a mapping of keys, got {tree!r}. Write KEY: VALUE lines.")
     expanded: dict[str, Any] = {}
-    for key, value in tree.items():
-        field = section.model_fields.get(str(key))
+    for key, value in rename_keys(tree, section, prefix).items():
+        field = section.model_fields.get(key)
         if field is None:
-            hint = nearest(str(key), _known_keys(section, prefix))
-            raise ConfigError(f"there is no setting '{prefix}{key}'{hint}; `winnow config` lists all of them")
+            known = [f"{prefix}{one}" for one in _known_keys(section, prefix)]
+            raise ConfigError(f"{prefix}{key}: unknown config key{did_you_mean(f'{prefix}{key}', known)}")
         inner = section_of(field)
         if inner is None:
-            expanded[str(key)] = value
+            expanded[key] = value
         elif isinstance(value, Mapping):
-            expanded[str(key)] = _expand(inner, value, f"{prefix}{key}.")
+            expanded[key] = _expand(inner, value, f"{prefix}{key}.")
         elif inner.shorthand is not None:
-            expanded[str(key)] = {inner.shorthand: value}
+            expanded[key] = {inner.shorthand: value}
         else:
-            raise ConfigError(f"{prefix}{key} is a section: set one of {', '.join(inner.model_fields)} in it")
+            raise ConfigError(
+                f"{prefix}{key}: expected a section, got {value!r}. Set one of its keys: "
+                f"{', '.join(inner.model_fields)}."
+            )
     return expanded
 
 
 def _known_keys(section: type[Section], prefix: str) -> list[str]:
-    """Return the keys a slip may have meant: those of the section, and at the top those one level down too."""
+    """Return the keys to suggest: those of the section, and for the top level those one level down too."""
     keys = list(section.model_fields)
     if not prefix:
         for name, field in section.model_fields.items():
             inner = section_of(field)
             keys += [f"{name}.{key}" for key in inner.model_fields] if inner is not None else []
     return keys
+
+
+set_apart = fingerprint_settings  # until every caller has moved

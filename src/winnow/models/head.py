@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from winnow.functional import Pooled
 from winnow.pooling import POOLINGS, Pooling
 from winnow.pooling.base import as_tokens
 from winnow.pooling.prototypes import PrototypePooling
+from winnow.registry import PartSettings
 
 NO_VARIANCE = 1e-10
 """Of the largest: what rounding makes of none in features of single precision."""
@@ -31,7 +32,7 @@ class Head(nn.Module):
         positions: Number of local features of an image, for a pooling that takes one number only.
     """
 
-    def __init__(self, width: int, dim: int, pooling: dict[str, Any], *, positions: int = 49) -> None:
+    def __init__(self, width: int, dim: int, pooling: PartSettings, *, positions: int = 49) -> None:
         super().__init__()
         kind = POOLINGS[pooling["name"]]
         projects_first = kind.pools == "projected"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, overload
+from typing import ClassVar, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.nn.functional import linear
 
 from winnow.errors import ConfigError, DataError
 from winnow.functional import Pooled
+from winnow.registry import PartSettings
 
 
 def as_tokens(features: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class Pooling(nn.Module):
     has_attributes: ClassVar[bool] = False
 
     @classmethod
-    def local_width(cls, dim: int, settings: Mapping[str, Any]) -> int:
+    def local_width(cls, dim: int, settings: PartSettings) -> int:
         """Return the size of the projected features from which these settings make vectors of size `dim`."""
         return dim
 
@@ -164,7 +164,7 @@ def glorot_linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear
     return layer
 
 
-def part_width(name: str, dim: int, setting: str, settings: Mapping[str, Any]) -> int:
+def part_width(name: str, dim: int, setting: str, settings: PartSettings) -> int:
     """Return the size of each part of a vector of size `dim` that a pooling puts together of as many as a setting says.
 
     Raises:

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from winnow.functional import Pooled
 from winnow.pooling.base import Pooling, counted, dense, part_width
+from winnow.registry import PartSettings
 
 _SHARPNESS = 10.0  # alpha of the assignment at the start, where a feature is nearest to one centre
 
@@ -64,7 +65,7 @@ class NetVLAD(Pooling):
             self.assign.bias.copy_(-_SHARPNESS * self.centres.square().sum(dim=1))
 
     @classmethod
-    def local_width(cls, dim: int, settings: Mapping[str, Any]) -> int:
+    def local_width(cls, dim: int, settings: PartSettings) -> int:
         """Return dim / K."""
         return part_width("netvlad", dim, "clusters", settings)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from winnow.functional import Pooled, clip_norm, pairwise_distance
 from winnow.pooling.base import counted, part_width, uniform_weights, weighted_sum
 from winnow.pooling.prototypes import PrototypePooling
+from winnow.registry import PartSettings
 
 
 def transport_plan(costs: Tensor, eps: float, steps: int, masses: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class OTP(PrototypePooling):
         self.eps, self.steps = eps, steps
 
     @classmethod
-    def local_width(cls, dim: int, settings: Mapping[str, Any]) -> int:
+    def local_width(cls, dim: int, settings: PartSettings) -> int:
         """Return dim / m."""
         return part_width("otp", dim, "prototypes", settings)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
 
 from winnow.centres import CENTRES
 from winnow.losses import LOSSES
@@ -13,7 +13,7 @@ from winnow.mining import MINING
 from winnow.models.config import ModelConfig, Section, make_section, section_of
 from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
-from winnow.registry import Registry
+from winnow.registry import PartSettings, Registry
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "pooling": POOLINGS,
@@ -148,18 +148,21 @@ class Config(ModelConfig):
 
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
-    loss: Annotated[dict[str, Any], BeforeValidator(LOSSES.resolve)] = Field(
-        {}, description="the metric-learning loss: a name, and that loss's settings"
+    loss: Annotated[SerializeAsAny[PartSettings], BeforeValidator(LOSSES.resolve)] = Field(
+        default_factory=lambda: LOSSES.resolve({}),
+        description="the metric-learning loss: a name, and that loss's settings",
     )
-    references: Annotated[dict[str, Any], BeforeValidator(REFERENCES.resolve)] = Field(
-        {},
+    references: Annotated[SerializeAsAny[PartSettings], BeforeValidator(REFERENCES.resolve)] = Field(
+        default_factory=lambda: REFERENCES.resolve({}),
         description="what a batch is compared with: a name, and settings of that source; default the loss's choice",
     )
-    centres: Annotated[dict[str, Any], BeforeValidator(CENTRES.resolve)] = Field(
-        {}, description="a term that pushes the centres of classes apart: a name, and that regulariser's settings"
+    centres: Annotated[SerializeAsAny[PartSettings], BeforeValidator(CENTRES.resolve)] = Field(
+        default_factory=lambda: CENTRES.resolve({}),
+        description="a term that pushes the centres of classes apart: a name, and that regulariser's settings",
     )
-    mining: Annotated[dict[str, Any], BeforeValidator(MINING.resolve)] = Field(
-        {}, description="which of its pairs a batch is judged by: a name, and settings of that choice"
+    mining: Annotated[SerializeAsAny[PartSettings], BeforeValidator(MINING.resolve)] = Field(
+        default_factory=lambda: MINING.resolve({}),
+        description="which of its pairs a batch is judged by: a name, and settings of that choice",
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
@@ -171,7 +174,10 @@ class Config(ModelConfig):
     def _name_references(cls, tree: dict[str, Any]) -> dict[str, Any]:
         """Where no references are named, take those the loss is made for."""
         loss, references = tree.get("loss", {}), tree.get("references", {})
-        name = loss.get("name", LOSSES.default) if isinstance(loss, Mapping) else loss
+        if isinstance(loss, PartSettings):
+            name: Any = loss.name
+        else:
+            name = loss.get("name", LOSSES.default) if isinstance(loss, Mapping) else loss
         if name in LOSSES and isinstance(references, Mapping) and "name" not in references:
             return {**tree, "references": {"name": LOSSES[name].made_for, **references}}
         return tree

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from winnow.errors import ConfigError, nearest
-from winnow.models.config import section_of
-from winnow.registry import Registry
+from winnow.models.config import Section, present_names, section_of
+from winnow.registry import RENAMED_KEYS, Registry
 from winnow.training.config import REGISTRIES, Config, make_config
 
 
@@ -23,7 +23,7 @@ def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -
     """
     tree: dict[str, Any] = {}
     if file is not None:
-        tree = read_yaml(Path(file))
+        tree = present_names(Config, read_yaml(Path(file)))
     for word in overrides:
         _override(tree, word)
     return make_config(tree)
@@ -62,7 +62,7 @@ def _override(tree: dict[str, Any], word: str) -> None:
         value = text
     if isinstance(value, date):  # a folder may be named 2024-01-01
         value = text
-    *path, last = key.split(".")
+    *path, last = _present_key(key).split(".")
     node = tree
     for name in path:
         inner = node.get(name)
@@ -75,7 +75,23 @@ def _override(tree: dict[str, Any], word: str) -> None:
         kept = existing if last not in REGISTRIES else _kept(REGISTRIES[last], existing, value)
         node[last] = {**kept, _shorthand(last): value}
     else:
+        node.pop(last, None)  # of two names of one setting the later entry is used
         node[last] = value
+
+
+def _present_key(key: str) -> str:
+    """Return the present name of a dotted key; registries rename the settings of components."""
+    section: type[Section] | None = Config
+    names = []
+    for name in key.split("."):
+        new = name if section is None else section.aliases.get(name, name)
+        field = None if section is None else section.model_fields.get(new)
+        section = section_of(field) if field is not None else None
+        names.append(new)
+    present = ".".join(names)
+    if present != key:
+        RENAMED_KEYS[key] = present
+    return present
 
 
 def _kept(registry: Registry[Any], existing: dict[str, Any], name: Any) -> dict[str, Any]:
@@ -84,10 +100,19 @@ def _kept(registry: Registry[Any], existing: dict[str, Any], name: Any) -> dict[
     A new loss or pooling does not inherit the settings of the one it replaces; the same one keeps its own. Settings
     that came without a name are its own if it has them, or else meant for the default part.
     """
-    if "name" in existing or name not in registry:
-        return existing if existing.get("name") == name else {}
-    theirs, its = ({one.name for one in registry.parameters(part)} for part in (registry.default, name))
+    if name not in registry:
+        return {}
+    first = registry.first_name(name)
+    if "name" in existing:
+        same = existing["name"] in registry and registry.first_name(existing["name"]) == first
+        return existing if same else {}
+    theirs, its = _setting_names(registry, registry.default), _setting_names(registry, first)
     return {key: value for key, value in existing.items() if key in its or key not in theirs}
+
+
+def _setting_names(registry: Registry[Any], name: str) -> set[str]:
+    """Return the names of a component's settings, old ones included."""
+    return {one.name for one in registry.parameters(name)} | set(getattr(registry[name], "aliases", {}))
 
 
 def _shorthand(section: str) -> str:
