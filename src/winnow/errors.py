@@ -66,7 +66,7 @@ def add_component_hint(error: Exception) -> str:
     """Return what to do about a saved model whose component is unknown in this process; "" for other errors."""
     if not isinstance(error, UnknownComponentError):
         return ""
-    return " If the component is your own, import the script that adds it before loading, or run that script."
+    return " If the component is your own, import the script that adds it before loading."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

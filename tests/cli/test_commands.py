@@ -97,8 +97,8 @@ def test_a_part_of_ones_own_that_is_not_known_is_told_with_what_to_do(
         ("loss", "evaluate", "loss"),
     ):
         told = one_line_error(winnow(*command))
-        assert f"there is no {kind} 'mine'" in told, command
-        assert "give the command to the script that adds it (`python YOURS.py` in place of `winnow`)" in told, command
+        assert f"{kind}: unknown name 'mine'" in told, command
+        assert "`python YOURS.py`" in told, command
     # Nothing is saved here that could be of one's own.
     assert "YOURS.py" not in one_line_error(winnow("train", f"data={data}", "pooling=mine"))
 

@@ -30,7 +30,7 @@ from winnow.cli.study import study
 from winnow.cli.train import train
 from winnow.cli.tune import tune
 from winnow.cli.voice import is_alone, rank, telling
-from winnow.errors import ConfigError, OutputError, WinnowError
+from winnow.errors import ConfigError, OutputError, UnknownComponentError, WinnowError
 
 app = typer.Typer(
     name="winnow",
@@ -100,7 +100,7 @@ def run() -> None:
     except WinnowError as error:
         with telling() as mine:
             if mine:
-                said = escape(" ".join(str(error).split()))
+                said = escape(" ".join(str(error).split()) + _advice(error))
                 err.print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except OSError as error:  # the last resort; where it can be foreseen the message says more
@@ -109,6 +109,13 @@ def run() -> None:
             sys.exit(OutputError.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _advice(error: WinnowError) -> str:
+    """Return what to do on the command line in addition to what the error says."""
+    if isinstance(error.__context__, UnknownComponentError):
+        return " On the command line, run that script with the same arguments: `python YOURS.py` instead of `winnow`."
+    return ""
 
 
 def _quieten(err: Console) -> None:
