@@ -11,7 +11,7 @@ from PIL import Image
 from winnow import Embedder
 from winnow.errors import ConfigError, DataError, ModelError
 from winnow.models import BackboneConfig, Head, ModelConfig, build_backbone
-from winnow.models.config import set_apart
+from winnow.models.config import fingerprint_settings
 from winnow.models.head import principal_directions
 from winnow.models.weights import bundled_weights, load_by_order, read_state
 from winnow.pooling import POOLINGS
@@ -338,6 +338,8 @@ def test_a_model_stays_itself_when_winnow_learns_a_setting_it_does_not_use() -> 
     assert model.fingerprint() != before
     model.config = ModelConfig(**{**settings, "image": {"resize": 32, "crop": 24}})
     assert model.fingerprint() != before
-    assert set_apart(ModelConfig()) == {"pooling": {"name": POOLINGS.default}}  # no setting of the pooling either
+    assert fingerprint_settings(ModelConfig()) == {
+        "pooling": {"name": POOLINGS.default}
+    }  # no setting of the pooling either
     own = {"name": "gsp", "mu": 0.123}
-    assert set_apart(ModelConfig(pooling=own, dim=3)) == {"pooling": own, "dim": 3}
+    assert fingerprint_settings(ModelConfig(pooling=own, dim=3)) == {"pooling": own, "dim": 3}

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from winnow.distributed import all_gather_rows
 from winnow.errors import DataError
 from winnow.evaluation.blocks import CHUNK_BYTES
 from winnow.evaluation.evaluate import evaluate_retrieval
@@ -16,7 +17,6 @@ from winnow.evaluation.inputs import Array, as_count, as_embeddings, as_labels, 
 from winnow.evaluation.judge import judge
 from winnow.evaluation.metrics import metric_names
 from winnow.evaluation.result import RetrievalResult
-from winnow.processes import gather_rows
 
 
 def evaluate_sharded(
@@ -74,13 +74,16 @@ def evaluate_sharded(
     queries, query_labels = own[0].to(dtype), own[1]
     query_counts = [one.queries for one in facts]
     if len(own) == 2:
-        references = gather_rows(queries, query_counts, group)
-        reference_labels = gather_rows(query_labels, query_counts, group)
+        references = all_gather_rows(queries, query_counts, group)
+        reference_labels = all_gather_rows(query_labels, query_counts, group)
         first = sum(query_counts[: dist.get_rank(group)])
         selves = torch.arange(first, first + len(queries), device=queries.device)
     else:
         counts = [one.references for one in facts]
-        references, reference_labels = gather_rows(own[2].to(dtype), counts, group), gather_rows(own[3], counts, group)
+        references, reference_labels = (
+            all_gather_rows(own[2].to(dtype), counts, group),
+            all_gather_rows(own[3], counts, group),
+        )
         selves = None
     judged = judge(
         queries,
@@ -92,7 +95,7 @@ def evaluate_sharded(
         keep=min(keep, len(references) - (selves is not None)),
         chunk_bytes=chunk_bytes,
     )
-    return judged.result(query_labels, reference_labels, lambda rows: gather_rows(rows, query_counts, group))
+    return judged.result(query_labels, reference_labels, lambda rows: all_gather_rows(rows, query_counts, group))
 
 
 @dataclass(frozen=True)

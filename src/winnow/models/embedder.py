@@ -17,12 +17,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from winnow.data import Crops, ImageSet, ImageStore, read_image, upright_rgb
-from winnow.errors import ConfigError, ModelError, unknown_here
+from winnow.errors import ConfigError, ModelError, add_component_hint
 from winnow.files import write_atomically, write_text
 from winnow.functional import NORMALISE, Pooled
 from winnow.models.backbone import Backbone
 from winnow.models.card import model_card
-from winnow.models.config import ModelConfig, make_section, set_apart
+from winnow.models.config import ModelConfig, fingerprint_settings, make_section
 from winnow.models.head import Head
 from winnow.models.image_size import check_input, settle_image
 from winnow.models.networks import build_backbone
@@ -183,7 +183,9 @@ class Embedder(nn.Module):
         try:
             return make_section(ModelConfig, json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, ConfigError) as error:
-            raise ModelError(f"{file} is not a config this version understands: {error}{unknown_here(error)}") from None
+            raise ModelError(
+                f"{file} is not a config this version understands: {error}{add_component_hint(error)}"
+            ) from None
 
     def load_state(self, state: Mapping[str, Tensor], source: str) -> None:
         """Load a complete state dict, or say in what it differs."""
@@ -198,7 +200,7 @@ class Embedder(nn.Module):
 
     def fingerprint(self) -> str:
         """Return a hash of the config and the weights: models with the same one embed alike."""
-        digest = hashlib.sha256(json.dumps(set_apart(self.config), sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(fingerprint_settings(self.config), sort_keys=True).encode())
         for key, value in sorted(self.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())

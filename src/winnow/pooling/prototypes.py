@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnow.distributed import all_gather_rows
 from winnow.functional import clip_norm, greedy_k_centre
 from winnow.pooling.base import Pooling
-from winnow.processes import gather_rows
 
 
 class PrototypePooling(Pooling):
@@ -66,7 +66,7 @@ class PrototypePooling(Pooling):
     def collect(self, embeddings: Tensor) -> None:
         """Remember average-pooled embeddings (B, d); once the memory is full, set the prototypes from it."""
         # The rows of all processes, so that every process sets the same prototypes.
-        rows = gather_rows(clip_norm(embeddings.to(self.memory.dtype)))
+        rows = all_gather_rows(clip_norm(embeddings.to(self.memory.dtype)))
         if len(rows) == 0:
             return
         # Every place of the memory looks for its row, so that where they go is decided on the device.

@@ -18,7 +18,7 @@ from winnow.data import ImageSet
 from winnow.files import write_atomically, write_text
 from winnow.models.backbone import Backbone
 from winnow.models.resnet_cifar import ResNetCifar
-from winnow.seeding import own_randomness
+from winnow.seeding import fork_rng
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def pretrain(
         return known
     started = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with own_randomness():
+    with fork_rng():
         torch.manual_seed(recipe.seed)
         network = ResNetCifar()
         backbone = Backbone(network, level=None, width=network.num_features, freeze_batch_norm=False)

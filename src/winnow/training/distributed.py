@@ -18,10 +18,10 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from winnow.distributed import all_gather_rows
 from winnow.errors import ConfigError, TrainingError
 from winnow.pooling.batch_norm import TokenNorm
-from winnow.processes import gather_rows
-from winnow.seeding import seed_of
+from winnow.seeding import derive_seed
 
 TIMEOUT = timedelta(minutes=30)
 """How long a process waits for the others; one that ended is noticed at once."""
@@ -41,7 +41,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: list[int], share: slice) -> Tensor:
         ctx.processes, ctx.share = len(counts), share
-        return gather_rows(rows, counts)
+        return all_gather_rows(rows, counts)
 
     @staticmethod
     @once_differentiable
@@ -86,7 +86,7 @@ class Processes:
             return
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             if not self.is_first:
-                torch.manual_seed(seed_of(torch.initial_seed(), self.rank))
+                torch.manual_seed(derive_seed(torch.initial_seed(), self.rank))
             yield
 
     def _share(self, total: int, rank: int) -> slice:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from winnow.errors import ConfigError, ModelError, unknown_here
+from winnow.errors import ConfigError, ModelError, add_component_hint
 from winnow.files import lock, make_folder, write_atomically, write_text
 from winnow.training.config import Config, make_config
 from winnow.training.embedded import EmbeddedImages
@@ -85,7 +85,7 @@ class RunFolder:
         try:
             return make_config(tree)
         except ConfigError as error:
-            raise ConfigError(f"{self.config_file}: {error}{unknown_here(error)}") from None
+            raise ConfigError(f"{self.config_file}: {error}{add_component_hint(error)}") from None
 
     def read_result(self) -> dict[str, Any] | None:
         """Return what was measured; None where the run is not finished.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from winnow.errors import ConfigError, TrainingError, WinnowError
-from winnow.seeding import own_randomness
+from winnow.seeding import fork_rng
 from winnow.training.distributed import launched
 from winnow.training.lane import Work
 from winnow.training.monitor import Monitor
@@ -70,7 +70,7 @@ def run_pack(
     waiting = deque(enumerate(runs))
     going: dict[int, Work[dict[str, Any]]] = {}
     try:
-        with own_randomness():
+        with fork_rng():
             while waiting or going:
                 while waiting and len(going) < limit:
                     number, run = waiting.popleft()

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from winnow.errors import ConfigError, ModelError, unknown_here
+from winnow.errors import ConfigError, ModelError, add_component_hint
 from winnow.files import make_folder, write_text
 from winnow.training.config import Config, make_config
 from winnow.training.folder import RunFolder
@@ -125,7 +125,7 @@ def read_plan(folder: Path) -> list[Planned]:
     try:
         planned = {run: make_config(tree) for _, tree, run in read if not run.config_file.is_file()}
     except ConfigError as error:
-        raise ConfigError(f"{folder / PLAN_FILE}: {error}{unknown_here(error)}") from None
+        raise ConfigError(f"{folder / PLAN_FILE}: {error}{add_component_hint(error)}") from None
     return [Planned(choices, planned[run] if run in planned else run.read_config(), run) for choices, _, run in read]
 
 

@@ -15,7 +15,7 @@ from winnow.errors import TrainingError
 from winnow.functional import covering_radius, unit_norm
 from winnow.losses import Pull
 from winnow.references import CCP
-from winnow.seeding import seed_everything, seed_of
+from winnow.seeding import derive_seed, seed_everything
 from winnow.training.config import Config
 from winnow.training.inputs import Inputs
 from winnow.training.judge import MIN_DELTA, Autocast
@@ -71,7 +71,9 @@ class Problems:
         self._learner, self._ccp, self._pull, self._train = learner, learner.references, learner.pull, train
         self._seed, self._batch, self._autocast = seed, batch, autocast
         classes = np.unique(train.labels)
-        self._sampler = MPerClassSampler(train.labels, len(classes), self._ccp.pool, seed=seed_of(seed, _POOLS, _POOLS))
+        self._sampler = MPerClassSampler(
+            train.labels, len(classes), self._ccp.pool, seed=derive_seed(seed, _POOLS, _POOLS)
+        )
         self._classes = torch.from_numpy(classes).to(self._ccp.proxies.device)
         self.monitor = self._ccp.monitor
         self.history: list[Problem] = []
@@ -143,7 +145,7 @@ class Problems:
         mode = model.training
         model.eval()
         for start in range(0, len(indices), self._batch):
-            seed = seed_of(self._seed, number, start, _POOLS)
+            seed = derive_seed(self._seed, number, start, _POOLS)
             seed_everything(seed)
             generator = torch.Generator().manual_seed(seed)
             some = indices[start : start + self._batch]

@@ -19,7 +19,7 @@ from winnow.errors import ConfigError, DataError, TrainingError, WinnowError
 from winnow.evaluation import RetrievalResult
 from winnow.functional import NORMALISE
 from winnow.models import Embedder
-from winnow.seeding import own_randomness
+from winnow.seeding import fork_rng
 from winnow.training.arithmetic import make_fabric
 from winnow.training.config import AugmentConfig, Config
 from winnow.training.distributed import launched, missing_others
@@ -64,7 +64,7 @@ def run_training(
     """
     try:
         work = training(config, folder, resume=resume, monitor=monitor, shared=shared)
-        with own_randomness(), missing_others(launched()), closing(work):
+        with fork_rng(), missing_others(launched()), closing(work):
             return finish(work)
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(

@@ -15,7 +15,7 @@ from winnow.data import MPerClassSampler
 from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.files import write_text
 from winnow.models import Embedder
-from winnow.seeding import seed_everything, seed_of
+from winnow.seeding import derive_seed, seed_everything
 from winnow.training.arithmetic import make_fabric, scaled, wants_graph
 from winnow.training.config import Config
 from winnow.training.distributed import Processes, check_batch
@@ -162,7 +162,7 @@ class Trainer:
 
     def take_step(self, step: int) -> None:
         """Take one step; on a GPU it is only begun."""
-        seed = seed_of(self.config.seed, step)  # all that is drawn in a step is a function of these two
+        seed = derive_seed(self.config.seed, step)  # all that is drawn in a step is a function of these two
         seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
         for parameter in self._waiting:
