@@ -1,0 +1,390 @@
+"""Calls into winnow by its names of today: the only file here to edit when a module, class or argument is renamed.
+
+`find` takes the first place that exists, so a planned name can stand before the present one. The records themselves
+hold the names of 0.1.0: parts and settings by the names in the registries, which stay valid as aliases.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+def find(*places: str) -> Any:
+    """Return the first of some `module:name` that can be imported; `name` may have dots."""
+    for place in places:
+        module, _, name = place.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split(".") if name else ():
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            continue
+        return found
+    raise ImportError(f"none of {', '.join(places)} is there: name the new place in tests/golden/adapters.py")
+
+
+def attribute(thing: Any, *names: str) -> Any:
+    """Return the first attribute that an object has."""
+    for name in names:
+        if hasattr(thing, name):
+            return getattr(thing, name)
+    raise AttributeError(f"{type(thing).__name__} has none of {', '.join(names)}: edit tests/golden/adapters.py")
+
+
+def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function; of options under several names (`a__b=1`) the one goes that the function takes.
+
+    An option that it takes under no name is an error, except where the value is None.
+    """
+    known = inspect.signature(function).parameters
+    given = {}
+    for names, value in options.items():
+        name = next((one for one in names.split("__") if one in known), None)
+        if name is not None:
+            given[name] = value
+        elif value is not None:
+            raise TypeError(f"{function} takes none of {names}: edit tests/golden/adapters.py")
+    return function(*args, **given)
+
+
+LOSSES = find("winnow.losses:LOSSES")
+MINERS = find("winnow.miners:MINERS", "winnow.mining:MINING")
+REFERENCES = find("winnow.references:REFERENCES")
+REGULARIZERS = find("winnow.regularizers:REGULARIZERS", "winnow.centres:CENTRES")
+POOLINGS = find("winnow.pooling:POOLINGS")
+NORMALIZERS = find("winnow.functional:NORMALIZERS", "winnow.functional:NORMALISE")
+Pairs = find("winnow.losses:Pairs", "winnow.functional:Pairs", "winnow.functional.pairs:Pairs")
+functional = find("winnow.functional")
+evaluation = find("winnow.evaluation")
+Embedder = find("winnow:Embedder")
+Index = find("winnow:Index")
+load_config = find("winnow.training:load_config")
+RunFolder = find("winnow.training:RunDir", "winnow.training.run_dir:RunDir", "winnow.training:RunFolder")
+Monitor = find("winnow.training:Callback", "winnow.training:Monitor")
+
+
+# --- Parts ------------------------------------------------------------------------------------------------------------
+
+
+def build(registry: Any, section: Mapping[str, Any], *, width: int, classes: int, batch: int, positions: int) -> Any:
+    """Build a part by its section in the words of 0.1.0."""
+    return registry.build(
+        dict(section), width=width, embedding_size=width, in_features=width, dim=width, num_classes=classes,
+        batch=batch, batch_size=batch, positions=positions, num_positions=positions,
+    )  # fmt: skip
+
+
+def call_loss(
+    loss: Any, queries: Tensor, labels: Tensor, references: Tensor | None = None,
+    reference_labels: Tensor | None = None, exclude: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return a pair loss of queries against references."""
+    return call(
+        loss.forward, queries, labels, ref_emb__references=references, ref_labels__reference_labels=reference_labels,
+        exclude=exclude,
+    )  # fmt: skip
+
+
+def set_of_loss(loss: Any, *, normalizer: str | None = None, miner: Any = None) -> None:
+    """Set how a loss normalizes vectors, and its miner."""
+    if normalizer is not None:
+        name = "normalize" if hasattr(loss, "normalize") else "normalise"
+        setattr(loss, name, NORMALIZERS[normalizer])
+    if miner is not None:
+        setattr(loss, "miner" if hasattr(loss, "miner") else "mining", miner)
+
+
+def make_pairs(queries: Tensor, references: Tensor, labels: Tensor, reference_labels: Tensor) -> Any:
+    """Return the pairs of two sets of unit vectors, as a miner gets them."""
+    same = labels[:, None] == reference_labels[None, :]
+    return Pairs(queries, references, same, ~same, labels, reference_labels)
+
+
+def call_references(references: Any, loss: Any, queries: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of a batch against a source of references."""
+    return references(loss, queries, labels)
+
+
+def seed_ccp(references: Any, pool: Tensor, classes: Tensor, *, first: bool) -> None:
+    """Set CCP's proxies from a pool."""
+    call(
+        references.seed, pool, classes, first__first_problem__is_first=first,
+        normalize__normalise=NORMALIZERS["unit"],
+    )  # fmt: skip
+
+
+def class_centers(references: Any) -> Any:
+    """Return the centers and labels of a source of references."""
+    return attribute(references, "class_centers", "centres")()
+
+
+def class_means(embeddings: Tensor, labels: Tensor) -> Any:
+    """Return the mean of each class in a batch."""
+    return find("winnow.regularizers:class_means", "winnow.centres:class_means")(embeddings, labels)
+
+
+def call_regularizer(part: Any, centers: Tensor, labels: Tensor | None, counted: Tensor | None) -> Tensor:
+    """Return the term of a center regularizer."""
+    return part(centers, labels, counted)
+
+
+def make_zsr(classes: int, width: int, ridge: float, scale: float) -> Any:
+    """Return the zero-shot regularizer."""
+    kind = find("winnow.losses:ZeroShotRegularizer", "winnow.losses:ZeroShotRegularisation")
+    return kind(classes, width, ridge=ridge, scale=scale)
+
+
+def make_pull(network: nn.Module, target: Mapping[str, Tensor], weight: float) -> Any:
+    """Return the proximal penalty of a network, toward some weights."""
+    pull = find("winnow.losses:ProximalPenalty", "winnow.losses:Pull")(network)
+    attribute(pull, "set_target", "towards")(target)
+    pull.weight.fill_(weight)
+    return pull
+
+
+def pool(pooling: Any, features: Tensor, mask: Tensor | None, guide: Tensor | None) -> dict[str, Tensor | None]:
+    """Return what a pooling makes of features: the vector, the weights, the attributes."""
+    made = call(pooling.forward, features, mask=mask, guide=guide, return_details__details=True)
+    return {
+        "vector": attribute(made, "vector", "pooled"), "weights": made.weights, "attributes": made.attributes,
+    }  # fmt: skip
+
+
+def is_guided(pooling: Any) -> bool:
+    """Whether a pooling takes a guide."""
+    return bool(attribute(pooling, "needs_guide", "guided"))
+
+
+def takes(pooling: Any) -> str:
+    """What a pooling takes: set, grid or fixed."""
+    return str(attribute(pooling, "layout", "takes"))
+
+
+def is_ready(pooling: Any) -> bool | None:
+    """Whether the prototypes of a pooling are set; None for one without."""
+    for name in ("prototypes_ready", "is_ready"):
+        if hasattr(pooling, name):
+            return bool(getattr(pooling, name))
+    return None
+
+
+def unfused_gsp(features: Tensor, prototypes: Tensor, mu: float, eps: float, mask: Tensor | None) -> Any:
+    """Return GSP in plain operators: vector, weights, attributes."""
+    function = find(
+        "winnow.functional.closed_form:unfused_gsp", "winnow.functional.closed_form:gsp",
+        "winnow.functional.unfused:unfused_gsp",
+    )  # fmt: skip
+    return function(features, prototypes, mu, eps, mask)
+
+
+def gsp(features: Tensor, prototypes: Tensor, mu: Any, eps: Any, mask: Any = None, prior: Any = None) -> Any:
+    """Return the vector, weights and attributes of GSP."""
+    return tuple(functional.gsp(features, prototypes, mu, eps, mask, prior))
+
+
+def greedy_k_center(points: Tensor, k: int, centers: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    """Return the picks of the greedy k-center."""
+    function = find("winnow.functional:greedy_k_center", "winnow.functional:greedy_k_centre")
+    return function(points, k, centers, mask)
+
+
+# --- Evaluation -------------------------------------------------------------------------------------------------------
+
+
+def search(queries: Tensor, references: Tensor, k: int, *, exclude_self: bool = False) -> Any:
+    """Return the distances and places of the nearest."""
+    function = find("winnow.evaluation:nearest_neighbors", "winnow.evaluation:search")
+    return function(queries, references, k, exclude_self=exclude_self)
+
+
+def expand_queries(queries: Tensor, references: Tensor, count: int, alpha: float, exclude_self: bool) -> Tensor:
+    """Return queries moved toward their neighbors."""
+    function = find("winnow.evaluation:expand_queries", "winnow.evaluation.reranking:expand_query")
+    return call(
+        function, queries, references, num_neighbors__neighbors__neighbours=count, alpha=alpha,
+        exclude_self=exclude_self,
+    )  # fmt: skip
+
+
+def retrieval_arrays(result: Any) -> dict[str, Any]:
+    """Return what a retrieval result holds."""
+    return {
+        "neighbors": attribute(result, "neighbors", "neighbours"),
+        "distances": result.distances,
+        "relevant": result.relevant,
+        "left_out": attribute(result, "num_without_relevant", "left_out"),
+        **{f"query {name}": values for name, values in result.per_query.items()},
+    }
+
+
+# --- Models -----------------------------------------------------------------------------------------------------------
+
+
+def ensure_torchvision() -> None:
+    """Make timm importable where torchvision does not fit torch."""
+    find(
+        "winnow.models.factory:ensure_torchvision", "winnow.models._torchvision:ensure_torchvision",
+    )()  # fmt: skip
+
+
+def make_network(name: str) -> nn.Module:
+    """Return one of winnow's own networks, with random weights."""
+    config = find("winnow.models:BackboneConfig")(name=name, weights="random")
+    return find("winnow.models:build_backbone")(config, load_weights=False)
+
+
+# --- Configs ----------------------------------------------------------------------------------------------------------
+
+
+def make_config(tree: Mapping[str, Any]) -> Any:
+    """Return a config from a tree in the words of 0.1.0."""
+    return find("winnow.training.config:make_config")(tree)
+
+
+def dump(config: Any) -> dict[str, Any]:
+    """Return all settings of a config as plain values."""
+    return config.model_dump(mode="json")
+
+
+def protocol_names() -> list[tuple[str, int]]:
+    """Return every protocol with the chapter that has it."""
+    return [("fair", 5), ("fair", 3), ("conventional", 5), ("conventional", 3), ("tuning", 5), ("ablation", 3)]
+
+
+def protocol_task(
+    protocol: str, chapter: int, target: str, methods: Sequence[str], folder: Path, *, backbone: str = "resnet50",
+    once: bool = False, words: Sequence[str] = (),
+) -> Any:  # fmt: skip
+    """Return the request for runs of a protocol; `once` leaves one run of each method."""
+    kind = find("winnow.protocols:find_protocol")(protocol, chapter)
+    if once:
+        folds = "models" if hasattr(kind, "models") else "folds"
+        kind = replace(kind, runs=1, **{folds: 1})
+    task = find("winnow.protocols:ProtocolRequest", "winnow.protocols:Task")
+    return call(
+        task, kind, find("winnow.protocols:find_set", "winnow.protocols:find_dataset")(target), list(methods), folder,
+        find("winnow.protocols:find_backbone")(backbone), overrides__settings__words=list(words),
+    )  # fmt: skip
+
+
+def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
+    """Return the method, the folder (relative) and the config of every run of a request."""
+    trials = attribute(task, "trials", "plan")()
+    return [
+        (trial.method, run_path(trial.planned).relative_to(task.folder).as_posix(), trial.planned.config)
+        for trial in trials
+    ]
+
+
+def run_path(planned: Any) -> Path:
+    """Return the folder of a planned run."""
+    return attribute(planned, "run_dir", "folder").path
+
+
+def method_names() -> tuple[list[str], list[str], list[str]]:
+    """Return the methods of the tables, what can be added, and the losses."""
+    protocols = find("winnow.protocols")
+    return list(protocols.ROWS), list(protocols.ADDITIONS), list(protocols.losses())
+
+
+def study_runs(name: str, small: bool, folder: Path) -> list[tuple[str, tuple[int, ...], str, Any]] | None:
+    """Return name, seeds, folder of the first run and config of every variant of a study; None for no grid."""
+    module = find(f"winnow.studies.{name.replace('-', '_')}")
+    comparison = getattr(module, "comparison", None)
+    if comparison is None:
+        return None
+    task = find("winnow.studies:Task")(small, runs=folder)
+    first, *others = inspect.signature(comparison).parameters
+    if first == "size":
+        size = module.SMALL if small else module.FULL
+        compared = comparison(size, Path("runs"), None) if others else comparison(size)
+    elif others:
+        compared = comparison(task, module.starts(task))
+    else:
+        compared = comparison(small if first == "small" else task)
+    compared = compared[0] if isinstance(compared, tuple) else compared
+    runs = []
+    for method in compared.methods:
+        run = compared.plan(method, compared.seeds[0], task)
+        runs.append((method.name, tuple(compared.seeds), run_path(run).name, run.config))
+    return runs
+
+
+def study_names() -> list[str]:
+    """Return all studies, by the names of 0.1.0."""
+    return list(find("winnow.studies:STUDIES"))
+
+
+# --- Runs -------------------------------------------------------------------------------------------------------------
+
+
+def train(config: Any, folder: Path, *, monitor: Any = None, resume: bool = False) -> dict[str, Any]:
+    """Train a run in a folder; return what `result.json` holds."""
+    run = find("winnow.training:run_training", "winnow.training.run:run_training")
+    call(run, config, RunFolder(folder), callback__monitor=monitor, resume=resume)
+    return RunFolder(folder).read_result()
+
+
+class Killed(Monitor):  # type: ignore[misc, valid-type]
+    """Ends a run at a step, as Ctrl-C does."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def step(self, step: int) -> None:
+        """Be told of a step; `on_step` calls it too."""
+        if step == self.at:
+            raise KeyboardInterrupt
+
+    on_step = step
+
+
+def plan_sweep(folder: Path, words: Sequence[str], each: Sequence[str]) -> list[Any]:
+    """Write the plan of a sweep; return its runs."""
+    plan_runs = find("winnow.training.sweep:plan_runs", "winnow.training.plan:plan_runs")
+    write_plan = find("winnow.training.sweep:write_plan", "winnow.training.plan:write_plan")
+    runs = plan_runs(folder, None, list(words), list(each))
+    write_plan(folder, runs)
+    return list(runs)
+
+
+def read_sweep(folder: Path) -> list[Any]:
+    """Return the runs of a plan."""
+    return list(find("winnow.training.sweep:read_plan", "winnow.training.plan:read_plan")(folder))
+
+
+def train_protocol(task: Any, monitor: Callable[[Any], Any]) -> None:
+    """Train the runs of a protocol, each with a monitor of its own."""
+    packed = find("winnow.protocols:packed")
+    task.train(task.trials(), packed(at_once=1, monitor=monitor))
+
+
+def tune(folder: Path, words: Sequence[str], trials: int, killed: int | None = None) -> None:
+    """Search for settings; a number of a trial kills the search in it."""
+    parse_space = find("winnow.tuning:parse_space", "winnow.protocols.space:parse_space")
+    kind = find("winnow.tuning:Search", "winnow.protocols.search:Search")
+    space, plain = parse_space(list(words))
+    search_ = kind(None, plain, space, folder)
+    call(search_.run, trials, callback__monitor=lambda number: Killed(2) if number == killed else Monitor())
+
+
+def run_command(*words: str) -> Any:
+    """Run a `winnow` command in this process."""
+    from typer.testing import CliRunner
+
+    return CliRunner().invoke(find("winnow.cli.main:app"), list(words), catch_exceptions=False)
+
+
+def seed_everything(seed: int) -> None:
+    """Fix what torch draws."""
+    torch.manual_seed(seed)
