@@ -73,6 +73,15 @@ RunFolder = find("winnow.training:RunDir", "winnow.training.run_dir:RunDir", "wi
 Monitor = find("winnow.training:Callback", "winnow.training:Monitor")
 
 
+OLD_KEYS: Mapping[str, str] = {"centers": "centres"}
+"""Names in state dicts that are renamed, new to old; files with the old ones must load."""
+
+
+def old_key(key: str) -> str:
+    """Return the name that a tensor of a state dict had in 0.1.0."""
+    return ".".join(OLD_KEYS.get(part, part) for part in key.split("."))
+
+
 # --- Parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +185,17 @@ def is_ready(pooling: Any) -> bool | None:
         if hasattr(pooling, name):
             return bool(getattr(pooling, name))
     return None
+
+
+def output_width(pooling: Any, width: int) -> int:
+    """Return the size of what a pooling makes."""
+    return int(attribute(pooling, "out_features", "output_size", "output_width")(width))
+
+
+def analyze_average_pooling(features: Tensor, labels: Tensor, prototypes: int) -> Any:
+    """Return what average pooling is in terms of prototypes."""
+    names = ("analyze_average_pooling", "analyse_average_pooling")
+    return attribute(functional, *names)(features, labels, prototypes)
 
 
 def unfused_gsp(features: Tensor, prototypes: Tensor, mu: float, eps: float, mask: Tensor | None) -> Any:

@@ -132,19 +132,41 @@ def config_differences() -> Iterator[str]:
             yield found
 
 
-def run_difference(old: Any, new: Any, where: str, *, exact: bool) -> str | None:
-    """Return the first difference of what runs came to; hashes of weights count on the same machine alone."""
+def run_difference(old: Any, new: Any, where: str, *, exact: bool, lines: int = 1) -> str | None:
+    """Return the first difference of what runs came to.
+
+    The same machine gives the same bits. On another one training drifts apart, so that what comes before it is
+    compared closely, and what comes after it only in kind.
+
+    Args:
+        old: The record.
+        new: What this code makes.
+        where: What it is, for the answer.
+        exact: Bit by bit, wherever this runs.
+        lines: Lines of a log that come before training.
+    """
     new = json.loads(json.dumps(new))
     if exact or same_machine():
         return values.difference(old, new, 0.0, where)
-    return values.difference(without_marks(old), without_marks(new), RTOL32, where)
+    if isinstance(old, Mapping) and "log" in old:
+        first = [{key: run[key] for key in BEFORE} | {"log": run["log"][:lines]} for run in (old, new)]
+        found = values.difference(*first, RTOL32, where)
+        if found is not None:
+            return found
+    return values.difference(kind(old), kind(new), 0.0, where)
 
 
-def without_marks(tree: Any) -> Any:
-    """Return a record without hashes of weights."""
+BEFORE = ("untrained", "left_out", "parameters", "data")
+"""What is known of a run before it is trained."""
+
+
+def kind(tree: Any) -> Any:
+    """Return what plain values are: keys and texts, a number in place of each, one entry for a list of several."""
     if isinstance(tree, Mapping):
-        return {key: without_marks(one) for key, one in tree.items() if key not in ("best", "last", "fingerprint")}
-    return tree
+        return {key: kind(one) for key, one in tree.items() if key not in ("best", "last", "fingerprint")}
+    if isinstance(tree, list):
+        return [kind(one) for one in tree[:1]]
+    return 0 if isinstance(tree, int | float) and not isinstance(tree, bool) else type(tree).__name__
 
 
 def log_difference(name: str, folder: Path, *, exact: bool = False) -> str | None:

@@ -1,4 +1,4 @@
-"""Training runs: the content of `logs.json` and `files.json`, and the folders that an earlier version left in `files`."""
+"""Training runs: the content of `logs.json` and `files.json`, and the folders in `files`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SHARED = [
     "data=photos", "image.resize=24", "image.crop=24", "augment.resize=24", "dim=8", "train.device=cpu",
     "train.classes_per_batch=3", "train.samples_per_class=3", "train.lr=1e-3",
 ]  # fmt: skip
-RESNET = [*SHARED, "backbone=resnet20", "backbone.weights=random", "backbone.train=full", "backbone.freeze_batch_norm=false",
-          "train.steps=40", "train.eval_every=8"]  # fmt: skip
+RESNET = [*SHARED, "backbone=resnet20", "backbone.weights=random", "backbone.train=full",
+          "backbone.freeze_batch_norm=false", "train.steps=40", "train.eval_every=8"]  # fmt: skip
 SMALL = [*SHARED, "backbone=golden_net", "backbone.weights=random", "backbone.train=full", "train.steps=24",
          "train.eval_every=4"]  # fmt: skip
 
@@ -37,7 +37,8 @@ LOGS: dict[str, list[str]] = {
     "c1-memory": ["loss=c1", "pooling=gap", "references=memory", "references.batches=3", "references.start=5",
                   "normalise=ball", "mining=semi_hard", "train.optimizer=adamw", "train.warm_up=5"],
     "c2-ccp": ["loss=c2", "loss.positive_margin=0.1", "pooling=gap", "references=ccp", "references.per_class=2",
-               "references.pool=3", "references.patience=1", "references.pull=0.01", "train.lr=1e-2"],
+               "references.pool=3", "references.patience=1", "references.pull=0.01", "train.lr=1e-2",
+               "train.precision=64-true"],
 }  # fmt: skip
 
 INTERRUPTED = [*SMALL, "loss=c2", "references=ccp", "references.per_class=2", "references.pool=3",

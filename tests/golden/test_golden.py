@@ -31,9 +31,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def same(old: Any, new: Any) -> None:
+def same(old: Any, new: Any, lines: int = 1) -> None:
     """Check what a run came to against a record."""
-    found = records.run_difference(old, new, "", exact=False)
+    found = records.run_difference(old, new, "", exact=False, lines=lines)
     assert found is None, found
 
 
@@ -65,7 +65,7 @@ def test_an_old_run_that_was_broken_off_goes_on_to_the_same(place: Path) -> None
     made = a.run_command("train", "--resume", "interrupted")
     assert made.exit_code == 0, made.output
     result = json.loads(Path("interrupted/result.json").read_text())
-    same(records.read("files.json")["interrupted"], runs.summary(Path("interrupted"), result))
+    same(records.read("files.json")["interrupted"], runs.summary(Path("interrupted"), result), lines=4)
 
 
 def test_an_old_finished_run_is_read(place: Path) -> None:
@@ -88,7 +88,9 @@ def test_an_old_model_encodes_the_same(name: str, place: Path) -> None:
     old = old["finished"]["encoded"] if name.startswith("finished") else old[name]
     made = runs.encoded(Path(name))
     assert made["fingerprint"] == old["fingerprint"], "every index of this model would be refused"
-    same(old, made)
+    assert np.allclose(made["vectors"], old["vectors"], atol=1e-5)
+    if records.same_machine():
+        assert made == old
     embedder = a.Embedder.from_pretrained(name)
     embedder.save_pretrained("again")
     assert np.array_equal(a.Embedder.from_pretrained("again").encode(runs.QUERIES), embedder.encode(runs.QUERIES))
@@ -96,7 +98,8 @@ def test_an_old_model_encodes_the_same(name: str, place: Path) -> None:
 
 
 def test_an_old_index_answers_the_same(place: Path) -> None:
-    same(records.read("files.json")["index"], runs.searched(Path("index")))
+    found = values.difference(records.read("files.json")["index"], runs.searched(Path("index")), 1e-3)
+    assert found is None, found
     # Images are put in by the model of the index, with the fingerprint that it was built by.
     shutil.copy("photos/class_03/1.png", "photos/class_04/9.png")
     made = a.run_command("index", "finished/model", "photos", "-o", "index")
