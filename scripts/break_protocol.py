@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from winnow.data.emoji import load_emoji
-from winnow.training.provenance import provenance
+from winnow.training.results import collect_provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 CLASSES = 48
 COMMAND = [
     "protocol", "fair", "photos", "c2", "c2+gsp", "backbone=tf_efficientnet_lite0", "backbone.weights=auto",
-    "backbone.train=full", "image.resize=40", "image.crop=32", "train.steps=40", "train.eval_every=10", "train.lr=1e-4",
+    "backbone.train=full", "image.resize=40", "image.crop=32", "train.max_steps=40", "train.eval_steps=10",
+    "train.lr=1e-4",
     "-o", "runs",
 ]  # fmt: skip
 TABLES = ("table.csv", "pairs.csv", "table.md", "table.tex")
@@ -54,7 +55,7 @@ def finished(place: Path) -> int:
 
 
 def main() -> None:
-    begun = provenance()
+    begun = collect_provenance().to_dict()
     with tempfile.TemporaryDirectory() as name:
         whole, broken = Path(name) / "whole", Path(name) / "broken"
         for place in (whole, broken):

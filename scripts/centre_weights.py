@@ -24,31 +24,31 @@ from winnow.studies.base import markdown_rows
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import records
 from winnow.studies.poolings import WORDS
-from winnow.training.provenance import provenance
-from winnow.training.shared import Shared
+from winnow.training.cache import RunCache
+from winnow.training.results import collect_provenance
 
 TARGET = Path(__file__).resolve().parents[1] / "results" / "centre_weights"
 GSP = ["pooling=gsp", "pooling.mu=0.05", "pooling.eps=20", "dim=128", "train.optimizer=adamw"]
 LONG = [*WORDS, *GSP, "loss=proxy_anchor", "train.lr=1e-3", "train.lr_multipliers={'references.proxies': 100}",
-        "train.classes_per_batch=16", "train.samples_per_class=4", "train.steps=800",
-        "train.eval_every=100"]  # fmt: skip
+        "train.classes_per_batch=16", "train.samples_per_class=4", "train.max_steps=800",
+        "train.eval_steps=100"]  # fmt: skip
 SHORT = [*WORDS, *GSP, "loss=proxy_anchor", "train.lr=3e-3", "train.lr_multipliers={'references.proxies': 10}",
-         "train.classes_per_batch=32", "train.samples_per_class=2", "train.steps=120",
-         "train.eval_every=40"]  # fmt: skip
-FARTHEST, NEAREST = ["centres.toward=farthest"], ["centres.toward=nearest"]
+         "train.classes_per_batch=32", "train.samples_per_class=2", "train.max_steps=120",
+         "train.eval_steps=40"]  # fmt: skip
+FARTHEST, NEAREST = ["regularizer.toward=farthest"], ["regularizer.toward=nearest"]
 TRIED: Sequence[tuple[str, str, Sequence[str], Sequence[float]]] = [
-    ("r1", "farthest, gamma 10", [*FARTHEST, "centres.gamma=10"], (0.3, 3, 10, 30, 100)),
-    ("r1", "farthest, gamma 2", [*FARTHEST, "centres.gamma=2"], (10,)),
-    ("r1", "farthest, gamma 30", [*FARTHEST, "centres.gamma=30"], (10,)),
-    ("r1", "nearest, gamma 10", [*NEAREST, "centres.gamma=10"], (0.3, 3, 10)),
-    ("r1", "nearest, gamma 2", [*NEAREST, "centres.gamma=2"], (10,)),
-    ("r2", "cosine, nearest, t 4", [*NEAREST, "centres.measure=cosine", "centres.t=4"], (1, 10)),
-    ("r2", "cosine, farthest, t 4", [*FARTHEST, "centres.measure=cosine", "centres.t=4"], (1, 10, 30)),
-    ("r2", "distance, farthest, t 10", [*FARTHEST, "centres.measure=distance", "centres.t=10"], (3, 10)),
-    ("hard", "cosine, nearest, K 1", [*NEAREST, "centres.measure=cosine", "centres.k=1"], (1,)),
-    ("hard", "cosine, farthest, K 8", [*FARTHEST, "centres.measure=cosine", "centres.k=8"], (3, 10)),
+    ("r1", "farthest, gamma 10", [*FARTHEST, "regularizer.gamma=10"], (0.3, 3, 10, 30, 100)),
+    ("r1", "farthest, gamma 2", [*FARTHEST, "regularizer.gamma=2"], (10,)),
+    ("r1", "farthest, gamma 30", [*FARTHEST, "regularizer.gamma=30"], (10,)),
+    ("r1", "nearest, gamma 10", [*NEAREST, "regularizer.gamma=10"], (0.3, 3, 10)),
+    ("r1", "nearest, gamma 2", [*NEAREST, "regularizer.gamma=2"], (10,)),
+    ("r2", "cosine, nearest, t 4", [*NEAREST, "regularizer.measure=cosine", "centres.t=4"], (1, 10)),
+    ("r2", "cosine, farthest, t 4", [*FARTHEST, "regularizer.measure=cosine", "centres.t=4"], (1, 10, 30)),
+    ("r2", "distance, farthest, t 10", [*FARTHEST, "regularizer.measure=distance", "centres.t=10"], (3, 10)),
+    ("hard", "cosine, nearest, K 1", [*NEAREST, "regularizer.measure=cosine", "regularizer.k=1"], (1,)),
+    ("hard", "cosine, farthest, K 8", [*FARTHEST, "regularizer.measure=cosine", "regularizer.k=8"], (3, 10)),
     ("uniformface", "", [], (0.3, 3, 30)),
-    ("mhe", "s 2", ["centres.s=2"], (0.1, 1, 10)),
+    ("mhe", "s 2", ["regularizer.s=2"], (0.1, 1, 10)),
 ]
 THRICE = {("none", "", None), ("r1", "farthest, gamma 10", 10), ("r1", "nearest, gamma 10", 0.3)}
 WEIGHTS = (0.3, 1, 3, 10)
@@ -61,7 +61,7 @@ def tried() -> dict[Key, list[str]]:
     """Return the words of everything that is tried in the long training."""
     found: dict[Key, list[str]] = {("none", "", None): []}
     for name, settings, words, weights in TRIED:
-        found |= {(name, settings, weight): [f"centres={name}", *words, f"centres.weight={weight:g}"]
+        found |= {(name, settings, weight): [f"regularizer={name}", *words, f"regularizer.weight={weight:g}"]
                   for weight in weights}  # fmt: skip
     return found
 
@@ -90,7 +90,7 @@ def short(task: Task) -> Found:
     """Return R1 toward the farthest after 120 steps."""
     weights: dict[Key, list[str]] = {("none", "", None): []}
     for weight in WEIGHTS:
-        weights["r1", "farthest", weight] = ["centres=r1", *FARTHEST, f"centres.weight={weight:g}"]
+        weights["r1", "farthest", weight] = ["regularizer=r1", *FARTHEST, f"regularizer.weight={weight:g}"]
     return train(SHORT, weights, (0, 1, 2), task)
 
 
@@ -99,7 +99,7 @@ LENGTHS = {120: (short, SHORT), 800: (long, LONG)}
 
 def main(folder: Path, lengths: Sequence[int]) -> None:
     """Train what is not trained yet and write the tables."""
-    shared = Shared()
+    shared = RunCache()
     tables = {steps: LENGTHS[steps][0](Task(small=True, runs=folder / str(steps), note=print, shared=shared))
               for steps in lengths}  # fmt: skip
     rows: list[dict[str, Any]] = []
@@ -129,7 +129,7 @@ def main(folder: Path, lengths: Sequence[int]) -> None:
         del one["config"], one["command"]  # the words below, and this script's
     command = " ".join(["python scripts/centre_weights.py FOLDER", *map(str, lengths)])
     words = {f"{steps} steps": LENGTHS[steps][1] for steps in lengths}
-    content = {**provenance(), "command": command, "text": text, "settings": words,
+    content = {**collect_provenance().to_dict(), "command": command, "text": text, "settings": words,
                "rows": rows, "runs": runs}  # fmt: skip
     write_text(TARGET.with_suffix(".json"), json.dumps(content, indent=2) + "\n")
 

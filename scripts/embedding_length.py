@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.data.sets import DATASETS
-from winnow.functional import unit_norm
+from winnow.data.datasets import DATASETS
+from winnow.functional import l2_normalize
 from winnow.models import Embedder
 from winnow.seeding import seed_everything
-from winnow.training.provenance import provenance
+from winnow.training.results import collect_provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = str(ROOT / "data" / "resnet50_v1_imagenet_fp16.pth")
@@ -37,9 +37,9 @@ def measure(protocol: str, images: list[Any], labels: Tensor) -> dict[str, Any]:
     seed_everything(0)
     settings = {"backbone": {"name": "resnet50_v1", "weights": WEIGHTS}, "pooling": pooling, "dim": dim,
                 "image": {"resize": 256, "crop": 227}}  # fmt: skip
-    vectors = torch.as_tensor(Embedder.create(settings).encode(images, normalise=False))
+    vectors = torch.as_tensor(Embedder.create(settings).encode(images, normalize=False))
     lengths = vectors.norm(dim=1)
-    unit = unit_norm(vectors)
+    unit = l2_normalize(vectors)
     unlike = torch.cdist(unit, unit)[labels[:, None] != labels]
     return {"protocol": protocol, "pooling": pooling, "dim": dim, "images": len(vectors),
             "length": float(lengths.mean()), "shortest": float(lengths.min()), "longest": float(lengths.max()),
@@ -56,7 +56,7 @@ def main() -> None:
     rows = [measure(protocol, images, torch.from_numpy(train.labels[first])) for protocol in HEADS]
     for row in rows:
         print(json.dumps(row))
-    kept = {**provenance(), "command": "python scripts/embedding_length.py",
+    kept = {**collect_provenance().to_dict(), "command": "python scripts/embedding_length.py",
             "about": f"the first {EACH} images of each of CUB's first {CLASSES} classes; a random projection, seed 0",
             "rows": rows}  # fmt: skip
     (ROOT / "results" / "embedding_length.json").write_text(json.dumps(kept, indent=2) + "\n")

@@ -20,18 +20,18 @@ import torch
 
 from winnow.evaluation import retrieval_metrics
 from winnow.studies.collage import COLLAGES, GSP, LOSSES, WORDS
-from winnow.training import Monitor, Trainer, load_config
-from winnow.training.learner import Learner, build_learner
-from winnow.training.prepare import Prepared, load_data, prepare, resolve_config
-from winnow.training.provenance import provenance
-from winnow.training.shared import Shared
+from winnow.training import Callback, Trainer, load_config
+from winnow.training.build import TrainingSetup, build_setup, load_splits, resolve_config
+from winnow.training.cache import RunCache
+from winnow.training.objective import Objective, build_objective
+from winnow.training.results import collect_provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = "studies/runs/collage-full/pretrained/training-classes.safetensors"
 BEGUN, LAST = 16, 40  # steps: prototypes are set from the first 1024 features, of 16 batches of 64
 JUDGED = 640
 SETTINGS: tuple[list[str], ...] = (
-    [], ["zsr=0.002"], ["zsr=0.02"], ["zsr=0.5"], ["zsr=0.5", "zsr.scale=1.5"],
+    [], ["zsr=0.002"], ["zsr=0.02"], ["zsr=0.5"], ["zsr=0.5", "zsr.logit_scale=1.5"],
     ["zsr=0.5", "train.lr_multipliers={'zsr.*': 100}"],
 )  # fmt: skip
 
@@ -39,12 +39,13 @@ SETTINGS: tuple[list[str], ...] = (
 def words_of(settings: list[str], weights: str) -> list[str]:
     return [
         *WORDS, *COLLAGES, "pooling=gsp", "pooling.mu=0.2", *GSP, *LOSSES["C2"], "backbone.train=full",
-        f"backbone.weights={weights}", f"train.steps={LAST}", "train.start=random", "train.device=cpu", "seed=0",
+        f"backbone.weights={weights}", f"train.max_steps={LAST}", "train.projection_init=random",
+        "train.device=cpu", "seed=0",
         *settings,
     ]  # fmt: skip
 
 
-def score(learner: Learner, prepared: Prepared) -> float:
+def score(learner: Objective, prepared: TrainingSetup) -> float:
     """MAP@R in percent of some validation images, the same each time."""
     chosen = np.sort(np.random.default_rng(0).permutation(len(prepared.val.labels))[:JUDGED])
     learner.eval()
@@ -54,7 +55,7 @@ def score(learner: Learner, prepared: Prepared) -> float:
     return 100 * retrieval_metrics(torch.nn.functional.normalize(found, dim=1), prepared.val.labels[chosen])["MAP@R"]
 
 
-def look(trainer: Trainer, learner: Learner, step: int) -> dict[str, float]:
+def look(trainer: Trainer, learner: Objective, step: int) -> dict[str, float]:
     """What the two losses are on a batch, how long their gradients in the network, and how far attributes deviate."""
     indices = trainer.sampler.batch(step)
     inputs = trainer.train.train(indices, torch.Generator().manual_seed(0))
@@ -63,7 +64,7 @@ def look(trainer: Trainer, learner: Learner, step: int) -> dict[str, float]:
     terms = learner(inputs, labels)
     parameters = [p for p in learner.model.parameters() if p.requires_grad]
     with torch.no_grad():
-        attributes = learner.model(inputs, details=True).attributes
+        attributes = learner.model(inputs, return_details=True).attributes
     found = {"attributes' deviation": float(attributes.std(dim=0).mean())}
     for name in ("metric", "zsr"):
         if name in terms:
@@ -73,12 +74,12 @@ def look(trainer: Trainer, learner: Learner, step: int) -> dict[str, float]:
     return found
 
 
-def measure(settings: list[str], weights: str, shared: Shared) -> dict[str, Any]:
+def measure(settings: list[str], weights: str, shared: RunCache) -> dict[str, Any]:
     config = load_config(None, words_of(settings, weights))
-    splits = load_data(config, shared)
+    splits = load_splits(config, shared)
     config = resolve_config(config, splits.train)
-    prepared = prepare(config, splits, Monitor(), shared)
-    learner = build_learner(config, prepared.embedder, prepared.num_classes)
+    prepared = build_setup(config, splits, Callback(), shared)
+    learner = build_objective(config, prepared.embedder, prepared.num_classes)
     trainer = Trainer(config, learner, prepared.train, prepared.val)
     learner.train()
     row: dict[str, Any] = {"settings": settings}
@@ -92,7 +93,7 @@ def measure(settings: list[str], weights: str, shared: Shared) -> dict[str, Any]
 
 def main() -> None:
     weights = sys.argv[1] if len(sys.argv) > 1 else WEIGHTS
-    begun, shared, rows = provenance(), Shared(), []
+    begun, shared, rows = collect_provenance().to_dict(), RunCache(), []
     for settings in SETTINGS:
         rows.append(measure(settings, weights, shared))
         print(json.dumps(rows[-1]), flush=True)

@@ -41,12 +41,12 @@ TINY = [
     "image.resize=32",
     "image.crop=32",
     "dim=8",
-    "pooling.prototypes=4",
-    "pooling.memory=16",
+    "pooling.num_prototypes=4",
+    "pooling.memory_size=16",
     "train.classes_per_batch=3",
     "train.samples_per_class=2",
-    "train.steps=12",
-    "train.eval_every=4",
+    "train.max_steps=12",
+    "train.eval_steps=4",
     "train.lr=1e-3",
 ]
 """A run of seconds: a small network on 32-pixel images."""

@@ -1,19 +1,20 @@
 """Parts by name: what a config section may say, how mistakes are explained, and that every part documents itself."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel
 
-from winnow.centres import CENTRES
 from winnow.errors import ConfigError, did_you_mean
-from winnow.losses import LOSSES, ZeroShotRegularisation
-from winnow.mining import MINING
+from winnow.losses import LOSSES, ZeroShotRegularizer
+from winnow.miners import MINERS
 from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS, Parameter, Registry, argument_docs, first_names, parameters, rename_keys
+from winnow.regularizers import REGULARIZERS
 
 
 class Crust(BaseModel, extra="forbid"):
@@ -220,8 +221,8 @@ def test_argument_docs_join_lines_and_stop_at_the_next_section():
     assert argument_docs(Bread) == {}
 
 
-REGISTRIES = [LOSSES, REFERENCES, MINING, POOLINGS, CENTRES]
-EVERY_PART = [registry[name] for registry in REGISTRIES for name in registry] + [ZeroShotRegularisation]
+REGISTRIES = [LOSSES, REFERENCES, MINERS, POOLINGS, REGULARIZERS]
+EVERY_PART = [registry[name] for registry in REGISTRIES for name in registry] + [ZeroShotRegularizer]
 every_part = pytest.mark.parametrize("part", EVERY_PART, ids=lambda part: part.__name__)
 
 
@@ -234,10 +235,10 @@ def test_every_part_documents_every_setting(part):
     assert list(argument_docs(part)) == positional + arguments
 
 
-@pytest.mark.parametrize("registry", [LOSSES, REFERENCES, MINING], ids=lambda registry: registry.kind)
+@pytest.mark.parametrize("registry", [LOSSES, REFERENCES, MINERS], ids=lambda registry: registry.kind)
 def test_every_part_that_is_chosen_by_hand_says_when(registry):
     for name in registry:
-        assert "\n\nWhen to use it: " in inspect.getdoc(registry[name]), name
+        assert re.search(r"(?m)^(Use when|When to use it): ", inspect.getdoc(registry[name])), name
 
 
 @every_part
@@ -251,15 +252,22 @@ def test_every_part_is_built_from_its_name_alone(registry):
     for name in registry:
         section = registry.resolve({"name": name})
         assert set(section.model_dump()) == {"name"} | {p.name for p in registry.parameters(name)}
-        assert type(registry.build(section, width=8, dim=8, positions=4, num_classes=3, batch=6)) is registry[name]
+        assert (
+            type(
+                registry.build(
+                    section, width=8, in_features=8, dim=8, positions=4, num_classes=3, embedding_size=8, batch_size=6
+                )
+            )
+            is registry[name]
+        )
 
 
 def test_a_preset_fills_settings_that_words_still_override():
     assert LOSSES.resolve({"name": "c2", "preset": "cars"}).model_dump() == {
-        "name": "c2", "positive_margin": 0.2652, "negative_margin": 0.5409,
+        "name": "c2", "pos_margin": 0.2652, "neg_margin": 0.5409,
     }  # fmt: skip
-    chosen = LOSSES.resolve({"name": "c2", "preset": "cars", "negative_margin": 0.9})
-    assert (chosen.positive_margin, chosen.negative_margin) == (0.2652, 0.9)
+    chosen = LOSSES.resolve({"name": "c2", "preset": "cars", "neg_margin": 0.9})
+    assert (chosen.pos_margin, chosen.neg_margin) == (0.2652, 0.9)
     assert LOSSES.resolve({"name": "c2", "preset": None}) == LOSSES.resolve("c2")
 
 

@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 WRITERS: dict[str, Callable[[], str]] = {
     "config": parts.config,
     **{kind: partial(parts.listed, kind) for kind in parts.PAGED},
-    "centres": parts.centres,
+    "regularizers": parts.regularizers,
     "poolings": parts.poolings,
     "commands": commandline.commands,
     "exits": commandline.exits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
@@ -13,7 +14,7 @@ from winnow.registry import REQUIRED, Registry
 
 def config() -> str:
     """Every key of the config with its default and meaning, a table for each section."""
-    from winnow.training.config import Config, describe
+    from winnow.training.config import RunConfig, describe
 
     sections: dict[str, list[tuple[str, Any, str]]] = {}
     for key, default, meaning in describe():
@@ -23,7 +24,7 @@ def config() -> str:
     for name, keys in sections.items():
         lines += [f"## {name or 'no section'}", ""]
         if name:
-            section: Any = Config.model_fields[name].annotation
+            section: Any = RunConfig.model_fields[name].annotation
             lines += [*_about(name, section), ""]
         lines += ["| key | default | meaning |", "|---|---|---|"]
         lines += [f"| `{key}` | {written(default)} | {escaped(meaning)} |" for key, default, meaning in keys]
@@ -37,7 +38,9 @@ def _about(name: str, section: Any) -> Iterator[str]:
         yield inspect.getdoc(section) or ""
         short = f"{name}.{section.shorthand}" if section.shorthand else None
     else:
-        page = {"loss": "losses", "pooling": "poolings"}.get(name, name)
+        page = {"loss": "losses", "pooling": "poolings", "miner": "miners", "regularizer": "regularizers"}.get(
+            name, name
+        )
         yield f"The settings are those of the {name} that is named; see [its page]({page}.md)."
         short = f"{name}.name"
     if short:
@@ -57,13 +60,13 @@ def _references() -> Registry[Any]:
     return REFERENCES
 
 
-def _mining() -> Registry[Any]:
-    from winnow.mining import MINING
+def _miners() -> Registry[Any]:
+    from winnow.miners import MINERS
 
-    return MINING
+    return MINERS
 
 
-PAGED: dict[str, Callable[[], Registry[Any]]] = {"losses": _losses, "references": _references, "mining": _mining}
+PAGED: dict[str, Callable[[], Registry[Any]]] = {"losses": _losses, "references": _references, "miners": _miners}
 """Kinds of parts of which each has a page of its own."""
 
 
@@ -78,11 +81,11 @@ def listed(kind: str) -> str:
     return "\n".join(lines)
 
 
-def centres() -> str:
+def regularizers() -> str:
     """Every centre regulariser, likewise."""
-    from winnow.centres import CENTRES
+    from winnow.regularizers import REGULARIZERS
 
-    return _registry(CENTRES, lambda part: "")
+    return _registry(REGULARIZERS, lambda part: "")
 
 
 def poolings() -> str:
@@ -90,14 +93,14 @@ def poolings() -> str:
     from winnow.pooling import POOLINGS
 
     def facts(part: Any) -> str:
-        which = {"raw": "backbone's map, and is projected after", "projected": "projected map"}[part.pools]
-        if part.guided:
+        which = {"raw": "backbone's map, and is projected after", "projected": "projected map"}[part.stage]
+        if part.needs_guide:
             which = "backbone's map by weights from the projected one, and is projected after"
         takes = {
             "set": "maps of any size and tokens",
             "grid": "maps of any size, but no tokens",
             "fixed": "maps and tokens of the one size it was made for",
-        }[part.takes]
+        }[part.layout]
         weights = "It tells the weight of every place" if part.has_weights else "It has no weights over places"
         attributes = "and its prototypes' attributes." if part.has_attributes else "and no attributes."
         return f"It pools the {which}. It takes {takes}. {weights} {attributes}"
@@ -118,7 +121,7 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
     """What a part is, its equation, its reference, its settings and presets."""
     part = registry[name]
     body = (inspect.getdoc(part) or "").split("\nArgs:\n")[0].rstrip()
-    body = body.replace("\n\nWhen to use it: ", "\n\n**When to use it:** ")
+    body = re.sub(r"(?m)^(Reference|Use when|When to use it|Differences): ", r"\n**\1:** ", body)
     module = ".".join(part.__module__.split(".")[:2])
     yield from (f"[`{part.__name__}`][{module}.{part.__name__}]", "", body, "", facts, "")
     settings = registry.parameters(name)
@@ -148,7 +151,7 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
 
 def datasets() -> str:
     """Every benchmark set: its images and classes, ranks and terms."""
-    from winnow.data.sets import DATASETS
+    from winnow.data.datasets import DATASETS
 
     lines = ["| name | set | images | R@k at | terms |", "|---|---|---|---|---|"]
     for name, one in DATASETS.items():

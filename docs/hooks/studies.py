@@ -27,7 +27,7 @@ ABOUT = {
     "ZSR": "Zero-shot regularisation, chapter 5 ([concept](../concepts/zsr.md)).",
     "CCP": "Proxies from the data, chapter 3 ([concept](../concepts/ccp.md)).",
     "Average pooling": "What averaging does to local features, chapter 4 ([concept](../concepts/poolings.md)).",
-    "Centres": "Regularisation of class centres, document 004 ([concept](../concepts/centres.md)).",
+    "Centres": "Regularisation of class centres, document 004 ([concept](../concepts/regularizers.md)).",
     BEYOND: "Questions that the documents leave open, and what the others rest on.",
 }
 

@@ -12,9 +12,18 @@ from collections.abc import Iterable
 
 
 class WinnowError(Exception):
-    """Base of all errors that a user can fix; the text is one line."""
+    """Base of all errors that a user can fix; the text is one line.
+
+    Args:
+        message: Location, problem, and what to do, in terms of arguments, config keys, and files.
+        hint: Kind of problem, for which the command line names the option that fixes it.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class ConfigError(WinnowError, ValueError):
@@ -79,6 +88,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)" for the known name closest to `name`, or ""."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{match[0]}'?)" if match else ""
-
-
-UnknownPartError, unknown_here = UnknownComponentError, add_component_hint  # until every caller has moved

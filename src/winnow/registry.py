@@ -42,14 +42,6 @@ class PartSettings(BaseModel):
 
     name: str
 
-    def __getitem__(self, key: str) -> Any:
-        """Return one setting."""
-        return getattr(self, key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return one setting, or the default if the component has no such setting."""
-        return getattr(self, key, default)
-
     def arguments(self) -> dict[str, Any]:
         """Return the settings as constructor arguments."""
         return {key: value for key, value in self.model_dump().items() if key != "name"}
@@ -168,11 +160,11 @@ class Registry(Generic[T]):
         Args:
             section: Name, or name and settings.
             context: Values that only the caller has, such as widths and class counts. The constructor gets those that
-                it has an argument for.
+                it has an argument for, except for `not_settings`.
         """
         settings = self.resolve(section)
         part = self[settings.name]
-        accepted = inspect.signature(part).parameters
+        accepted = set(inspect.signature(part).parameters) - set(getattr(part, "not_settings", ()))
         try:
             return part(**{key: value for key, value in context.items() if key in accepted}, **settings.arguments())
         except ValueError as error:
@@ -228,16 +220,24 @@ def parameters(part: type) -> list[Parameter]:
     """Return the keyword-only constructor arguments of a class, with the meanings in its docstring.
 
     Arguments that the class lists in `not_settings` take objects instead of settings and are left to Python code.
+    `setting_defaults` of the class replaces defaults of the constructor that differ in a config.
     """
     signature = inspect.signature(part)
     hints = get_type_hints(part.__init__)  # type: ignore[misc]
     meanings = argument_docs(part)
     objects: tuple[str, ...] = getattr(part, "not_settings", ())
+    defaults: Mapping[str, Any] = getattr(part, "setting_defaults", {})
     return [
-        Parameter(p.name, hints.get(p.name, Any), p.default, meanings.get(p.name, ""))
+        Parameter(p.name, hints.get(p.name, Any), defaults.get(p.name, p.default), meanings.get(p.name, ""))
         for p in signature.parameters.values()
         if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in objects
     ]
+
+
+def show_settings(part: object) -> str:
+    """Return the settings of a component as constructor arguments, for its `extra_repr`."""
+    shown = [one.name for one in parameters(type(part)) if hasattr(part, one.name)]
+    return ", ".join(f"{name}={getattr(part, name)!r}" for name in shown)
 
 
 def argument_docs(part: type) -> dict[str, str]:

@@ -11,9 +11,9 @@ import torch
 
 from winnow.bench.losses import run_losses
 from winnow.bench.losses_rivals import AGAINST, rival
-from winnow.centres import CENTRES
 from winnow.cli import run
 from winnow.losses import LOSSES
+from winnow.regularizers import REGULARIZERS
 
 
 def test_the_command_times_every_loss_and_regulariser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_the_command_times_every_loss_and_regulariser(tmp_path: Path, monkeypatc
     found = json.loads((tmp_path / "results/bench/losses-cpu.json").read_text())
     assert found["settings"]["batch"] == 12, "every query is of another class"
     cases = {row["case"].removesuffix(", a regulariser") for row in found["rows"]}
-    assert cases == {*LOSSES, *CENTRES} - {"none"}
+    assert cases == {*LOSSES, *REGULARIZERS} - {"none"}
     assert {row["case"] for row in found["rows"] if row["rival"] == AGAINST} == set(LOSSES)
 
 
@@ -39,7 +39,9 @@ def test_a_rival_compares_the_same_vectors() -> None:
     assert anchor is not None
     assert contrastive is not None
     ours = LOSSES.build({"name": "proxy_anchor", "alpha": 32.0, "margin": 0.1}, num_classes=9, width=6, batch=5)
-    torch.testing.assert_close(anchor(queries, labels, references, of), ours(queries, labels, references, of))
+    torch.testing.assert_close(
+        anchor(queries, labels, references, of), ours(queries, labels, ref_emb=references, ref_labels=of)
+    )
     nearer = references.clone()
     nearer[0] = queries[0]
     assert contrastive(queries, labels, nearer, of) < contrastive(queries, labels, references, of)

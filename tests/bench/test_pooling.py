@@ -35,12 +35,12 @@ def test_rivals_that_solve_gsp_agree_with_it_in_values_and_gradients(rival: ways
 def test_the_iteration_takes_as_many_steps_as_the_documents() -> None:
     """Few steps are seen to be too few, so that the 100 are really taken."""
     task = made_up_task(SMALL, CPU)
-    exact = ways.winnow(task.features, task.prototypes, 0.3, 5.0).pooled
+    exact = ways.winnow(task.features, task.prototypes, 0.3, 5.0).vector
     assert ways.STEPS == 100
     for rival in (ways.unrolled, ways.closed_form):
-        few, as_given = (rival(task.features, task.prototypes, 0.3, 5.0, *steps).pooled for steps in ((2,), ()))
+        few, as_given = (rival(task.features, task.prototypes, 0.3, 5.0, *steps).vector for steps in ((2,), ()))
         assert (few - exact).norm() > 1e-3 * exact.norm()
-        assert torch.equal(as_given, rival(task.features, task.prototypes, 0.3, 5.0, 100).pooled)
+        assert torch.equal(as_given, rival(task.features, task.prototypes, 0.3, 5.0, 100).vector)
 
 
 def test_pot_pools_similarly() -> None:
@@ -49,7 +49,7 @@ def test_pot_pools_similarly() -> None:
     exact = ways.winnow(task.features, task.prototypes, 0.3, 5.0)
     assert found.attributes is not None
     torch.testing.assert_close(found.attributes.sum(dim=1), torch.ones(3))
-    assert (found.pooled - exact.pooled).norm() < 0.2 * exact.pooled.norm()
+    assert (found.vector - exact.vector).norm() < 0.2 * exact.vector.norm()
 
 
 def test_rivals_without_attributes() -> None:

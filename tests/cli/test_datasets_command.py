@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Winnow
-from tests.data import made_sets
-from winnow.data.sets import DATASETS
-from winnow.data.sets.cub200 import CUB200
+from tests.data import synthetic_datasets
+from winnow.data.datasets import CUB200, DATASETS
 
 
 @pytest.fixture
 def datasets(winnow: Winnow, monkeypatch: pytest.MonkeyPatch) -> Winnow:
     """Call `winnow datasets`, for which CUB is a small set."""
     monkeypatch.delenv("WINNOW_DATA", raising=False)
-    monkeypatch.setitem(DATASETS._sets, "cub200", CUB200(train=6, test=6, classes=2))
+    monkeypatch.setitem(DATASETS._datasets, "cub200", CUB200(train=6, test=6, classes=2))
     return partial(winnow, "datasets")
 
 
@@ -39,7 +38,7 @@ def test_every_set_is_listed_and_told(datasets: Winnow) -> None:
 
 
 def test_a_set_is_got_verified_and_used_with_what_is_missing(datasets: Winnow, tmp_path: Path) -> None:
-    made_sets.cub(tmp_path / "source")
+    synthetic_datasets.cub(tmp_path / "source")
     code, out, _ = datasets("get", "cub200", "--from", "source")
     assert code == 0
     assert "is whole: train 6 / test 6" in out
@@ -62,11 +61,11 @@ def test_a_set_is_got_verified_and_used_with_what_is_missing(datasets: Winnow, t
     assert not (tmp_path / "data/cub200/missing.json").exists()  # the note goes with its reason
     code, _, err = datasets("get", "cub200", "--from", "source")
     assert code == 2
-    assert "already holds something" in err
+    assert "folder is not empty" in err
 
 
 def test_a_short_set_is_put_in_place_but_fails(datasets: Winnow, tmp_path: Path) -> None:
-    made_sets.cub(tmp_path / "source")
+    synthetic_datasets.cub(tmp_path / "source")
     next((tmp_path / "source").rglob("*.jpg")).unlink()
     code, _, err = datasets("get", "cub200", "--from", "source", "--to", "here")
     assert code == 3
@@ -75,4 +74,4 @@ def test_a_short_set_is_put_in_place_but_fails(datasets: Winnow, tmp_path: Path)
     assert code == 0
     code, _, err = datasets("verify", "cub200", "nowhere")
     assert code == 3
-    assert "there is no folder nowhere" in err
+    assert "nowhere: folder of" in err

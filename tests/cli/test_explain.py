@@ -14,7 +14,7 @@ from winnow.cli.main import app
 from winnow.errors import ConfigError, ModelError
 from winnow.pooling import POOLINGS
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone .* starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone .* starts from random weights")
 
 
 def explain(*words: object) -> Result:
@@ -68,7 +68,7 @@ def test_models_of_one_pooling_are_told_apart_and_crops_may_differ(folder: Path)
 
 
 def test_prototypes_never_set_are_told_for_each_model(folder: Path) -> None:
-    said = explain(model("a", "gsp", prototypes=4, memory=8), model("b", "gap"), "cat.png").output
+    said = explain(model("a", "gsp", num_prototypes=4, memory_size=8), model("b", "gap"), "cat.png").output
     assert "The prototypes of a were never set" in said
     assert "The prototypes of b" not in said
 

@@ -11,7 +11,7 @@ from winnow.data import ImageSet
 
 
 class Arrays(ImageSet):
-    """A set of images that are arrays in memory."""
+    """Images that are arrays in memory."""
 
     def __init__(self, arrays: list[np.ndarray], labels: list[int] | None = None) -> None:
         self.arrays = arrays
@@ -24,7 +24,7 @@ class Arrays(ImageSet):
     def read(self, index: int) -> Image.Image:
         return Image.fromarray(self.arrays[index])
 
-    def identity(self, index: int) -> str:
+    def cache_key(self, index: int) -> str:
         return self.arrays[index].tobytes().hex()
 
 
@@ -35,7 +35,7 @@ def arrays() -> type[Arrays]:
 
 @pytest.fixture
 def noise() -> Callable[[int, int, int], np.ndarray]:
-    """Random (height, width, 3) pixels by seed."""
+    """Return random (height, width, 3) pixels for a seed."""
 
     def make(height: int, width: int, seed: int = 0) -> np.ndarray:
         return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -45,12 +45,12 @@ def noise() -> Callable[[int, int, int], np.ndarray]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Write a small PNG at a path below the test's folder."""
+    """Write a small PNG below the folder of the test."""
 
-    def make(name: str, colour: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (4, 3)) -> Path:
+    def make(name: str, color: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (4, 3)) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", size, colour).save(path, format="PNG")
+        Image.new("RGB", size, color).save(path, format="PNG")
         return path
 
     return make

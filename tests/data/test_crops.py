@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from winnow.data import Crops, ImageStore, Ragged, crop_batch, crops, random_flips, train_boxes
+from winnow.data import CropTransform, ImageCache, RaggedImages, crop_batch, crops, random_flips, train_boxes
 from winnow.errors import ConfigError, DataError
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
 
 
-def packed(images: list[np.ndarray], device: str = "cpu", lead: int = 6) -> Ragged:
-    """Pack images behind `lead` bytes that belong to none of them."""
+def packed(images: list[np.ndarray], device: str = "cpu", lead: int = 6) -> RaggedImages:
+    """Pack images after `lead` bytes of no image."""
     pixels = torch.tensor([99] * lead + [int(v) for image in images for v in image.reshape(-1)], dtype=torch.uint8)
     starts = lead + np.cumsum([0] + [image.size for image in images])[:-1]
     sizes = torch.tensor([image.shape[:2] for image in images])
-    return Ragged(pixels.to(device), torch.tensor(starts), sizes[:, 0], sizes[:, 1])
+    return RaggedImages(pixels.to(device), torch.tensor(starts), sizes[:, 0], sizes[:, 1])
 
 
 def slow_crop(image: np.ndarray, box: list[float], height: int, width: int, flip: bool) -> np.ndarray:
-    """One pixel after another, in double precision."""
+    """Crop pixel by pixel, in double precision."""
     top, left, box_height, box_width = box
     result = np.zeros((3, height, width))
     for i in range(height):
@@ -50,7 +50,7 @@ def test_crops_equal_a_slow_loop(device: str, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     images = [rng.integers(0, 256, (data.draw(side), data.draw(side), 3), dtype=np.uint8) for _ in range(count)]
-    # Boxes may reach beyond the image.
+    # Boxes may extend beyond the image.
     boxes = [[rng.uniform(-3, 9), rng.uniform(-3, 9), rng.uniform(0.5, 15), rng.uniform(0.5, 15)] for _ in images]
     flips = [bool(rng.integers(2)) for _ in images]
     height, width = data.draw(side), data.draw(side)
@@ -72,7 +72,7 @@ def test_aligned_boxes_give_exact_pixels(noise, device: str) -> None:
         assert torch.equal(crop, expected)
 
 
-def test_flips_mirror_only_where_asked(noise) -> None:
+def test_flips_mirror_only_the_requested_crops(noise) -> None:
     batch = packed([noise(9, 7, 1), noise(6, 8, 2)])
     boxes = torch.tensor([[0.3, 1.2, 5.0, 4.0], [1.0, 1.0, 4.4, 5.1]])
     plain = crop_batch(batch, boxes, 5)
@@ -110,12 +110,12 @@ def test_random_boxes_lie_inside_and_keep_the_aspect(height: int, width: int, se
 
 
 def test_distribution_of_random_boxes() -> None:
-    boxes = drawn(300, 300, 20000, area=(0.1, 0.5)).double()
+    boxes = drawn(300, 300, 20000, scale=(0.1, 0.5)).double()
     top, left, height, width = boxes.unbind(1)
     share = height * width / 300**2
     assert share.min() >= 0.1 - 1e-6
     assert share.max() <= 0.5 + 1e-6
-    # At these shares every aspect fits, so that nothing is rejected and the draws are plainly uniform.
+    # At these fractions every aspect ratio fits. No draw is rejected, and the draws are uniform.
     ninths = torch.tensor([i / 10 for i in range(1, 10)], dtype=torch.float64)
     assert torch.allclose(share.quantile(ninths), 0.1 + 0.4 * ninths, atol=0.01)
     logs = torch.log(width / height) / math.log(4 / 3)
@@ -126,21 +126,21 @@ def test_distribution_of_random_boxes() -> None:
     assert torch.allclose(torch.corrcoef(draws), torch.eye(4, dtype=torch.float64), atol=0.03)
 
 
-def test_areas_of_the_documents_are_kept() -> None:
+def test_default_areas_are_those_of_the_paper() -> None:
     share = drawn(256, 340, 5000).double()[:, 2:].prod(1) / (256 * 340)
     assert share.min() >= 0.16 - 1e-6
     assert share.min() < 0.17
     assert 0.95 < share.max() <= 1 + 1e-6
 
 
-def test_when_nothing_fits_the_middle_is_taken() -> None:
+def test_when_no_box_fits_the_center_is_used() -> None:
     boxes = drawn(10, 1000, 3)
     assert torch.allclose(boxes, torch.tensor([0, (1000 - 40 / 3) / 2, 10, 40 / 3]).expand(3, 4))
     boxes = drawn(1000, 9, 3)
     assert torch.allclose(boxes, torch.tensor([494.0, 0, 12, 9]).expand(3, 4))
 
 
-def test_draws_depend_on_the_generator_alone() -> None:
+def test_draws_depend_only_on_the_generator() -> None:
     assert torch.equal(drawn(20, 30, 9, seed=4), drawn(20, 30, 9, seed=4))
     assert not torch.equal(drawn(20, 30, 9, seed=4), drawn(20, 30, 9, seed=5))
     flips = random_flips(4000, torch.Generator().manual_seed(0))
@@ -153,8 +153,8 @@ def test_draws_depend_on_the_generator_alone() -> None:
 def test_training_crops_are_the_same_on_a_gpu(arrays, noise, cache: str) -> None:
     images = arrays([noise(40, 60, seed) for seed in range(4)])
     here, there = (
-        Crops(resize=32, size=20).train(
-            ImageStore(images, resize=32, cache=cache, device=device), [3, 1, 0], torch.Generator().manual_seed(1)
+        CropTransform(resize=32, size=20).train(
+            ImageCache(images, resize=32, cache=cache, device=device), [3, 1, 0], torch.Generator().manual_seed(1)
         )
         for device in ("cpu", "cuda")
     )
@@ -162,18 +162,18 @@ def test_training_crops_are_the_same_on_a_gpu(arrays, noise, cache: str) -> None
     torch.testing.assert_close(there.cpu(), here, rtol=1e-6, atol=1e-6)
 
 
-def test_centre_boxes_are_whole_pixels() -> None:
+def test_center_boxes_are_whole_pixels() -> None:
     boxes = crops.test_boxes(torch.tensor([256, 256, 4]), torch.tensor([340, 257, 5]), (227, 226))
     assert boxes.tolist() == [[14, 57, 227, 226], [14, 15, 227, 226], [-112, -111, 227, 226]]
 
 
 @pytest.fixture
-def store(arrays, noise) -> ImageStore:
-    return ImageStore(arrays([noise(8, 20, 1), noise(30, 9, 2), noise(1, 1, 3)]), resize=8, cache="ram")
+def store(arrays, noise) -> ImageCache:
+    return ImageCache(arrays([noise(8, 20, 1), noise(30, 9, 2), noise(1, 1, 3)]), resize=8, cache="ram")
 
 
-def test_test_crops_are_the_middle(store: ImageStore) -> None:
-    found = Crops(resize=8, size=6).test(store, [1, 0])
+def test_test_crops_are_the_center(store: ImageCache) -> None:
+    found = CropTransform(resize=8, size=6).test(store, [1, 0])
     for crop, image in zip(found, store.gather([1, 0]).images(), strict=True):
         top, left = (image.shape[1] - 6) // 2, (image.shape[2] - 6) // 2
         assert torch.equal(crop, image[:, top : top + 6, left : left + 6].float() / 255)
@@ -181,22 +181,22 @@ def test_test_crops_are_the_middle(store: ImageStore) -> None:
 
 def test_training_crops_may_be_cut_from_larger_images(arrays, noise) -> None:
     images = arrays([noise(64, 48, seed) for seed in range(3)])
-    small, large = (ImageStore(images, resize=resize, cache="ram") for resize in (12, 48))
-    cut = Crops(resize=12, train_resize=48, size=16, area=(0.1, 0.2), flip=False)
+    small, large = (ImageCache(images, resize=resize, cache="ram") for resize in (12, 48))
+    cut = CropTransform(resize=12, train_resize=48, size=16, scale=(0.1, 0.2), hflip=False)
     found = cut.train(large, [2, 0], torch.Generator().manual_seed(0))
     boxes = train_boxes(
-        torch.tensor([64, 64]), torch.tensor([48, 48]), torch.Generator().manual_seed(0), area=(0.1, 0.2)
+        torch.tensor([64, 64]), torch.tensor([48, 48]), torch.Generator().manual_seed(0), scale=(0.1, 0.2)
     )
     for crop, index, box in zip(found, [2, 0], boxes.tolist(), strict=True):
         expected = slow_crop(noise(64, 48, index), box, 16, 16, flip=False)
         np.testing.assert_allclose(crop.numpy(), expected, atol=1e-5)  # positions up to 64 in float32
-    assert torch.equal(cut.test(small, [1]), Crops(resize=12, size=16).test(small, [1]))
-    with pytest.raises(ConfigError, match="resize 48 are asked of a store made with resize 12"):
+    assert torch.equal(cut.test(small, [1]), CropTransform(resize=12, size=16).test(small, [1]))
+    with pytest.raises(ConfigError, match="short side 48, the cache has 12"):
         cut.train(small, [0], torch.Generator())
 
 
-def test_train_crops_follow_the_generator(store: ImageStore) -> None:
-    cut = Crops(resize=8, size=(5, 6))
+def test_train_crops_follow_the_generator(store: ImageCache) -> None:
+    cut = CropTransform(resize=8, size=(5, 6))
     first, same, other = (cut.train(store, [0, 1, 2], torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert first.shape == (3, 3, 5, 6)
     assert torch.equal(first, same)
@@ -205,72 +205,72 @@ def test_train_crops_follow_the_generator(store: ImageStore) -> None:
     assert first.max() <= 1
 
 
-def test_flip_can_be_turned_off(store: ImageStore) -> None:
+def test_flip_can_be_turned_off(store: ImageCache) -> None:
     indices = [0] * 16
-    plain = Crops(resize=8, size=6, flip=False).train(store, indices, torch.Generator().manual_seed(0))
-    mixed = Crops(resize=8, size=6).train(store, indices, torch.Generator().manual_seed(0))
+    plain = CropTransform(resize=8, size=6, hflip=False).train(store, indices, torch.Generator().manual_seed(0))
+    mixed = CropTransform(resize=8, size=6).train(store, indices, torch.Generator().manual_seed(0))
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(mixed, plain, strict=True)]
     same = [torch.equal(a, b) for a, b in zip(mixed, plain, strict=True)]
     assert all(m != s for m, s in zip(mirrored, same, strict=True))
     assert 0 < sum(mirrored) < 16
 
 
-def test_own_transform_replaces_the_random_crop(store: ImageStore) -> None:
+def test_a_custom_transform_replaces_the_random_crop(store: ImageCache) -> None:
     seen: list[tuple[torch.dtype, tuple[int, ...]]] = []
 
     def corner(image: Tensor) -> Tensor:
         seen.append((image.dtype, tuple(image.shape)))
         return image[:, :4, :3]
 
-    found = Crops(resize=8, transform=corner).train(store, [0, 2], torch.Generator())
+    found = CropTransform(resize=8, transform=corner).train(store, [0, 2], torch.Generator())
     assert seen == [(torch.uint8, (3, 8, 20)), (torch.uint8, (3, 8, 8))]
     for crop, image in zip(found, store.gather([0, 2]).images(), strict=True):
         assert torch.equal(crop, image[:, :4, :3].float() / 255)
-    halves = Crops(resize=8, transform=lambda image: torch.full((3, 2, 2), 0.5, dtype=torch.float64))
+    halves = CropTransform(resize=8, transform=lambda image: torch.full((3, 2, 2), 0.5, dtype=torch.float64))
     found = halves.train(store, [0, 1], torch.Generator())
     assert found.dtype == torch.float32
     assert (found == 0.5).all()
 
 
-def test_transforms_of_uneven_size_or_kind(store: ImageStore) -> None:
-    with pytest.raises(DataError, match=r"returned \(3, 8, 20\) and then \(3, 26, 8\): end it with a crop"):
-        Crops(resize=8, transform=lambda image: image).train(store, [0, 1], torch.Generator())
-    with pytest.raises(DataError, match=r"must return a \(3, height, width\) tensor, not \(8, 20\)"):
-        Crops(resize=8, transform=lambda image: image[0]).train(store, [0], torch.Generator())
+def test_transforms_of_uneven_size_or_kind(store: ImageCache) -> None:
+    with pytest.raises(DataError, match=r"shape \(3, 8, 20\) and then \(3, 26, 8\), .* End the function with a crop"):
+        CropTransform(resize=8, transform=lambda image: image).train(store, [0, 1], torch.Generator())
+    with pytest.raises(DataError, match=r"expected a \(3, height, width\) tensor, got \(8, 20\)"):
+        CropTransform(resize=8, transform=lambda image: image[0]).train(store, [0], torch.Generator())
 
 
-def test_settings_that_make_no_sense(store: ImageStore) -> None:
+def test_invalid_settings_are_rejected(store: ImageCache) -> None:
     for key, wrong in (
         ("image.crop", {"size": 0}),
         ("image.resize", {"resize": 0}),
         ("augment.resize", {"train_resize": 0}),
-        ("augment.area", {"area": (0.5, 0.2)}),
-        ("augment.area", {"area": (0.0, 1.0)}),
-        ("augment.aspect", {"aspect": (2.0, 1.0)}),
+        ("augment.scale", {"scale": (0.5, 0.2)}),
+        ("augment.scale", {"scale": (0.0, 1.0)}),
+        ("augment.ratio", {"ratio": (2.0, 1.0)}),
     ):
         with pytest.raises(ConfigError, match=f"{key}="):
-            Crops(**wrong)
-    with pytest.raises(ConfigError, match="resize 256 are asked of a store made with resize 8"):
-        Crops().test(store, [0])
+            CropTransform(**wrong)
+    with pytest.raises(ConfigError, match="short side 256, the cache has 8"):
+        CropTransform().test(store, [0])
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_share_of_a_batch_is_cropped_as_within_the_whole(store: ImageStore, own: bool) -> None:
+def test_rows_of_a_batch_are_cropped_as_in_the_whole_batch(store: ImageCache, own: bool) -> None:
     def noise(image: Tensor) -> Tensor:
         return torch.rand(3, 4, 4) + random.random() + np.random.random()  # noqa: NPY002
 
-    cut = Crops(resize=8, size=6, transform=noise if own else None)
+    cut = CropTransform(resize=8, size=6, transform=noise if own else None)
     indices = [0, 1, 2, 0, 1, 2, 1]
     whole = cut.train(store, indices, torch.Generator().manual_seed(3))
-    for share in (slice(0, 3), slice(3, 5), slice(5, 7)):
-        torch.manual_seed(int(share.start))
-        part = cut.train(store, indices, torch.Generator().manual_seed(3), share=share)
-        assert torch.equal(part, whole[share])
+    for rows in (slice(0, 3), slice(3, 5), slice(5, 7)):
+        torch.manual_seed(int(rows.start))
+        part = cut.train(store, indices, torch.Generator().manual_seed(3), rows=rows)
+        assert torch.equal(part, whole[rows])
     assert not torch.equal(whole[0], whole[3])
 
 
-def test_a_transform_leaves_the_generator_of_the_losses_alone(store: ImageStore) -> None:
-    drawing = Crops(resize=8, transform=lambda image: torch.rand(3, 2, 2))
+def test_a_transform_does_not_change_the_global_generator(store: ImageCache) -> None:
+    drawing = CropTransform(resize=8, transform=lambda image: torch.rand(3, 2, 2))
     torch.manual_seed(1)
     drawing.train(store, [0, 1], torch.Generator())
     after = torch.rand(3)

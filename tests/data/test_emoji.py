@@ -37,7 +37,7 @@ def test_data_folder_stays_small() -> None:
     assert sum(path.stat().st_size for path in files) <= 4_000_000
 
 
-def test_every_artist_has_a_licence() -> None:
+def test_every_artist_has_a_license() -> None:
     text = (FOLDER / "LICENSES.md").read_text(encoding="utf-8")
     artists = {artist for one in emoji() for artist in one.artists}
     assert artists == set(ARTISTS)
@@ -63,7 +63,7 @@ def test_classes_and_clutter_are_disjoint_between_splits() -> None:
         assert not {e.name for e in one} & {e.name for e in other}
 
 
-def test_splits_share_their_categories() -> None:
+def test_splits_have_similar_categories() -> None:
     shares = []
     for images in collages().values():
         categories = [one.category for one in images.foreground]
@@ -95,7 +95,7 @@ def test_drawings_fill_their_tiles(artist: str) -> None:
         assert max(drawing.tile.getpixel(xy)[3] for xy in ((0, 0), (63, 0), (0, 63), (63, 63))) < 24
 
 
-def test_images_are_rgb_and_repeat_themselves() -> None:
+def test_images_are_rgb_and_reproducible() -> None:
     first, again, other = collages(), collages(), collages(seed=1)
     for split, images in first.items():
         for index in some(images):
@@ -104,7 +104,7 @@ def test_images_are_rgb_and_repeat_themselves() -> None:
             assert image.size == (128, 128)
             assert image.tobytes() == again[split].read(index).tobytes()
             assert image.tobytes() != other[split].read(index).tobytes()
-            assert images.identity(index) == again[split].identity(index)
+            assert images.cache_key(index) == again[split].cache_key(index)
             assert images.name(index) == other[split].name(index)
 
 
@@ -117,19 +117,19 @@ def test_images_of_a_class_differ() -> None:
 def test_an_image_does_not_depend_on_how_many_there_are() -> None:
     few, many = collages(images_per_class=3)["val"], collages(images_per_class=7)["val"]
     assert few.read(3 * 5 + 2).tobytes() == many.read(7 * 5 + 2).tobytes()
-    assert few.identity(3 * 5 + 2) == many.identity(7 * 5 + 2)
+    assert few.cache_key(3 * 5 + 2) == many.cache_key(7 * 5 + 2)
 
 
-def test_identity_tells_images_apart() -> None:
+def test_cache_keys_are_unique() -> None:
     sets = [*collages().values(), *collages(seed=1).values(), *collages(distilled=True).values()]
-    identities = [images.identity(index) for images in sets for index in range(len(images))]
-    assert len(set(identities)) == len(identities)
+    keys = [images.cache_key(index) for images in sets for index in range(len(images))]
+    assert len(set(keys)) == len(keys)
     pool = collages()["val"]
     fewer = EmojiCollages(pool.foreground, pool.clutter[1:])
-    assert fewer.identity(0) != pool.identity(0)
+    assert fewer.cache_key(0) != pool.cache_key(0)
 
 
-def test_foreground_box_holds_the_foreground_and_nothing_else() -> None:
+def test_foreground_box_contains_only_the_foreground() -> None:
     full, distilled = collages()["test"], collages(distilled=True)["test"]
     seen = set()
     for index in some(full):
@@ -169,12 +169,12 @@ def test_foreground_is_drawn_by_the_artist_named() -> None:
 
 
 @pytest.mark.parametrize(("setting", "value"), [("images_per_class", 0), ("seed", -1)])
-def test_impossible_settings_are_refused(setting: str, value: int) -> None:
+def test_invalid_settings_are_rejected(setting: str, value: int) -> None:
     with pytest.raises(ConfigError, match=setting):
         load_emoji(**{setting: value})  # type: ignore[arg-type]
 
 
-def test_too_little_clutter_is_refused() -> None:
+def test_too_little_clutter_is_rejected() -> None:
     images = collages()["val"]
     with pytest.raises(ConfigError, match="clutter"):
         EmojiCollages(images.foreground, images.clutter[:2])

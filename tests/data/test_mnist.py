@@ -1,4 +1,4 @@
-"""Files in the format of MNIST: read as they were written, refused when damaged."""
+"""Reader of files in the format of MNIST."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(folder: Path, *, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_was_written_is_read(tmp_path: Path, packed: bool) -> None:
+def test_written_images_are_read(tmp_path: Path, packed: bool) -> None:
     write(tmp_path, packed=packed)
     images = load_images(tmp_path)
     assert len(images) == 30
@@ -45,7 +45,7 @@ def test_what_was_written_is_read(tmp_path: Path, packed: bool) -> None:
     assert {len(s.class_names) for s in (splits.train, splits.val)} == {2, 6}
 
 
-def test_an_image_is_known_by_its_pixels(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_the_pixels(tmp_path: Path) -> None:
     write(tmp_path, packed=False)
     before = read_mnist(tmp_path).fingerprint()
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(255 - PIXELS["t10k"]))
@@ -53,7 +53,7 @@ def test_an_image_is_known_by_its_pixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "type", "header", "labels", "packed"])
-def test_damaged_files_are_refused(tmp_path: Path, damage: str) -> None:
+def test_damaged_files_are_rejected(tmp_path: Path, damage: str) -> None:
     write(tmp_path, packed=damage == "packed")
     file = tmp_path / f"t10k-images-idx3-ubyte{'.gz' if damage == 'packed' else ''}"
     content = file.read_bytes()

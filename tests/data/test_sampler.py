@@ -5,8 +5,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
 
 from winnow.data import MPerClassSampler
 from winnow.errors import ConfigError
@@ -37,7 +39,7 @@ def test_layout_of_every_batch(sizes: list[int], data: st.DataObject) -> None:
             assert len(set(block.tolist())) == min(each, sizes[label])
 
 
-def test_a_batch_depends_on_seed_and_step_alone() -> None:
+def test_a_batch_depends_only_on_seed_and_step() -> None:
     labels = labels_of([3, 5, 7, 4, 6, 2])
     straight = [b.tolist() for b in islice(MPerClassSampler(labels, 2, 3, seed=5).iterate(), 40)]
     jumping = MPerClassSampler(labels, 2, 3, seed=5)
@@ -48,7 +50,7 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
     assert [b.tolist() for b in islice(MPerClassSampler(labels, 2, 3, seed=6).iterate(), 40)] != straight
 
 
-def test_a_round_takes_every_class_once_up_to_the_remainder() -> None:
+def test_a_round_uses_every_class_once_except_the_remainder() -> None:
     labels = labels_of([4] * 7)
     sampler = MPerClassSampler(labels, 3, 2)
     assert sampler.batches_per_round == 2
@@ -85,26 +87,51 @@ def test_labels_need_not_be_contiguous() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 6])
-def test_the_shares_of_all_ranks_make_the_batch(world_size: int) -> None:
+def test_the_rows_of_all_ranks_make_the_batch(world_size: int) -> None:
     labels = labels_of([3, 5, 7, 4, 6, 2, 8])
     whole = MPerClassSampler(labels, 6, 3, seed=1)
     ranks = [MPerClassSampler(labels, 6, 3, seed=1, rank=r, world_size=world_size) for r in range(world_size)]
     for step in (0, 1, 5, 11):
         blocks = whole.batch(step).reshape(6, 3)
-        shares = [rank.batch(step).reshape(-1, 3) for rank in ranks]
-        for rank, share in enumerate(shares):
-            assert share.tolist() == blocks[rank::world_size].tolist()
+        parts = [rank.batch(step).reshape(-1, 3) for rank in ranks]
+        for rank, part in enumerate(parts):
+            assert part.tolist() == blocks[rank::world_size].tolist()
 
 
 @pytest.mark.parametrize(
     ("arguments", "settings_", "expected"),
     [
-        ((4, 2), {}, "a batch of 4 classes cannot be made: there are only 3 training classes"),
-        ((3, 2), {"world_size": 2}, "3 classes per batch cannot be shared evenly by 2 processes"),
-        ((0, 2), {}, "at least 1 class"),
-        ((2, 0), {}, "at least 1 class"),
+        ((4, 2), {}, "classes_per_batch=4: only 3 training classes"),
+        ((3, 2), {"world_size": 2}, "cannot be divided evenly among 2 processes"),
+        ((0, 2), {}, "classes_per_batch=0"),
+        ((2, 0), {}, "samples_per_class=0"),
+        ((2, 2), {"batches_per_epoch": 0}, "batches_per_epoch=0"),
     ],
 )
 def test_impossible_batches(arguments: tuple[int, int], settings_: dict[str, int], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         MPerClassSampler([0, 1, 2], *arguments, **settings_)
+
+
+def test_the_sampler_is_a_batch_sampler_of_a_data_loader() -> None:
+    labels = labels_of([3, 5, 7, 4, 6, 2])
+    sampler = MPerClassSampler(labels, 2, 3, seed=5)
+    assert len(sampler) == 27 // 6
+    dataset = TensorDataset(torch.arange(27), torch.from_numpy(labels))
+    loader = DataLoader(dataset, batch_sampler=sampler)
+    assert len(loader) == 4
+    epochs = [[index.tolist() for index, _ in loader] for _ in range(3)]
+    steps = MPerClassSampler(labels, 2, 3, seed=5)
+    assert [batch for epoch in epochs for batch in epoch] == [steps.batch(step).tolist() for step in range(12)]
+    sampler.set_epoch(1)  # Resume.
+    assert [index.tolist() for index, _ in loader] == epochs[1]
+    assert [index.tolist() for index, _ in loader] == epochs[2]
+    for _, batch_labels in loader:
+        assert torch.unique(batch_labels, return_counts=True)[1].tolist() == [3, 3]
+
+
+def test_the_length_of_an_epoch_can_be_set() -> None:
+    sampler = MPerClassSampler([0, 0, 1, 1], 2, 1, batches_per_epoch=5)
+    assert len(sampler) == len(list(sampler)) == 5
+    assert all(isinstance(index, int) for batch in sampler for index in batch)
+    assert len(MPerClassSampler([0, 1], 2, 4)) == 1  # At least one batch.

@@ -7,14 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from winnow.data import ImageStore, Ragged, StoreView, read_folder, resize_short
+from winnow.data import ImageCache, ImageCacheView, RaggedImages, read_folder, resize_short
 from winnow.data import store as store_module
 from winnow.errors import ConfigError, DataError
 
 SIZES = [(9, 13), (20, 8), (1, 1), (8, 8), (40, 24), (3, 50)]
 
 
-def as_arrays(batch: Ragged) -> list[np.ndarray]:
+def as_arrays(batch: RaggedImages) -> list[np.ndarray]:
     return [image.permute(1, 2, 0).numpy() for image in batch.images()]
 
 
@@ -28,12 +28,12 @@ def test_resizing_is_pillows_antialiased_bilinear(noise) -> None:
     image = Image.fromarray(noise(40, 60))
     expected = image.resize((30, 20), Image.Resampling.BILINEAR)
     assert np.array_equal(np.asarray(resize_short(image, 20)), np.asarray(expected))
-    # Every pixel of a fine chequerboard averages out; sampling without antialiasing would keep it black and white.
+    # A fine checkerboard averages to gray. Without antialiasing it would stay black and white.
     board = Image.fromarray(np.indices((64, 64)).sum(0).astype(np.uint8) % 2 * 255).convert("RGB")
     assert np.asarray(resize_short(board, 8))[1:-1, 1:-1].std() < 3
 
 
-def test_of_a_very_long_image_the_middle_is_kept() -> None:
+def test_a_very_long_image_is_cropped_to_its_center() -> None:
     line = Image.new("RGB", (5001, 1), "black")
     line.putpixel((2500, 0), (255, 255, 255))
     small = np.asarray(resize_short(line, 4))
@@ -46,7 +46,7 @@ def test_of_a_very_long_image_the_middle_is_kept() -> None:
 def test_gather_equals_direct_decoding(arrays, noise, cache: str) -> None:
     values = [noise(*size, seed) for seed, size in enumerate(SIZES)]
     images = arrays(values, [0, 0, 1, 1, 2, 2])
-    store = ImageStore(images, resize=8, cache=cache, workers=2)
+    store = ImageCache(images, resize=8, cache=cache, workers=2)
     assert len(store) == 6
     assert store.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert store.cache == ("ram" if cache == "auto" else cache)
@@ -60,103 +60,103 @@ def test_gather_equals_direct_decoding(arrays, noise, cache: str) -> None:
         assert np.array_equal(found, expected)
 
 
-def test_many_slabs_make_the_same_buffer(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_slabs_give_the_same_buffer(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
     images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)])
-    whole = ImageStore(images, resize=8, cache="ram").gather(range(6))
+    whole = ImageCache(images, resize=8, cache="ram").gather(range(6))
     monkeypatch.setattr(store_module, "_SLAB_BYTES", 500)
-    pieces = ImageStore(images, resize=8, cache="ram").gather(range(6))
+    pieces = ImageCache(images, resize=8, cache="ram").gather(range(6))
     assert torch.equal(whole.pixels, pieces.pixels)
     assert torch.equal(whole.offsets, pieces.offsets)
 
 
 def test_indices_out_of_range(arrays, noise) -> None:
-    store = ImageStore(arrays([noise(4, 4)]), resize=8)
+    store = ImageCache(arrays([noise(4, 4)]), resize=8)
     for wrong in ([1], [-1]):
-        with pytest.raises(IndexError, match="within 0-0"):
+        with pytest.raises(IndexError, match=r"within 0-0"):
             store.gather(wrong)
 
 
 @pytest.mark.parametrize("cache", ["ram", "none"])
-def test_skipping_broken_images_is_told(tmp_path: Path, write, cache: str) -> None:
-    for name, colour in (("a/1.png", (1, 1, 1)), ("a/3.png", (3, 3, 3)), ("b/2.png", (4, 4, 4))):
-        write(name, colour=colour)
+def test_skipped_images_are_listed(tmp_path: Path, write, cache: str) -> None:
+    for name, color in (("a/1.png", (1, 1, 1)), ("a/3.png", (3, 3, 3)), ("b/2.png", (4, 4, 4))):
+        write(name, color=color)
     (tmp_path / "a/2.png").write_text("broken")
     (tmp_path / "b/1.png").touch()
     images = read_folder(tmp_path)
-    store = ImageStore(images, resize=4, cache=cache, on_error="skip")
-    assert store.skipped == [("a/2.png", "it is not an image Pillow knows"), ("b/1.png", "it is empty")]
+    store = ImageCache(images, resize=4, cache=cache, on_error="skip")
+    assert store.skipped == [("a/2.png", "not a supported image format"), ("b/1.png", "empty file")]
     assert store.kept.tolist() == [0, 2, 4]
     assert store.labels.tolist() == [0, 0, 1]
     assert [store.name(i) for i in range(len(store))] == ["a/1.png", "a/3.png", "b/2.png"]
     assert [int(image[0, 0, 0]) for image in as_arrays(store.gather([0, 1, 2]))] == [1, 3, 4]
 
 
-def test_broken_images_raise_unless_skipped(tmp_path: Path, write) -> None:
+def test_unreadable_images_raise_unless_skipped(tmp_path: Path, write) -> None:
     write("a/1.png")
     (tmp_path / "a/2.png").write_text("broken")
     images = read_folder(tmp_path)
-    with pytest.raises(DataError, match=r"2\.png cannot be read"):
-        ImageStore(images, resize=4, cache="ram")
-    store = ImageStore(images, resize=4, cache="none")
+    with pytest.raises(DataError, match=r"2\.png: image cannot be read"):
+        ImageCache(images, resize=4, cache="ram")
+    store = ImageCache(images, resize=4, cache="none")
     store.gather([0])
-    with pytest.raises(DataError, match=r"2\.png cannot be read"):
+    with pytest.raises(DataError, match=r"2\.png: image cannot be read"):
         store.gather([0, 1])
 
 
 def test_nothing_readable(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/1.png").write_text("broken")
-    with pytest.raises(DataError, match=r"none of the 1 images can be read; the first is a/1\.png"):
-        ImageStore(read_folder(tmp_path), on_error="skip")
+    with pytest.raises(DataError, match=r"a/1\.png: image cannot be read .* any other of the 1"):
+        ImageCache(read_folder(tmp_path), on_error="skip")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_progress_counts_up_to_the_total(arrays, noise, workers: int) -> None:
     calls: list[tuple[int, int]] = []
     images = arrays([noise(4, 4, seed) for seed in range(30)])
-    ImageStore(images, resize=4, cache="ram", workers=workers, progress=lambda *call: calls.append(call))
+    ImageCache(images, resize=4, cache="ram", workers=workers, progress=lambda *call: calls.append(call))
     assert calls == [(i + 1, 30) for i in range(30)]
 
 
-def test_auto_goes_by_the_memory_that_is_free(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_depends_on_the_free_memory(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
     images = arrays([noise(8, 8, seed) for seed in range(40)])
     bytes_needed = 40 * 8 * 8 * 3
     for free, expected in ((2 * bytes_needed + 2, "ram"), (2 * bytes_needed, "none")):
         monkeypatch.setattr(store_module, "free_ram", lambda free=free: free)
-        assert ImageStore(images, resize=8).cache == expected
+        assert ImageCache(images, resize=8).cache == expected
 
 
-def test_settings_that_make_no_sense(arrays, noise) -> None:
+def test_invalid_settings_are_rejected(arrays, noise) -> None:
     images = arrays([noise(4, 4)])
     for key, settings in (
-        ("data.cache", {"cache": "disk"}),
-        ("data.on_error", {"on_error": "ignore"}),
+        ("data.image_cache", {"cache": "disk"}),
+        ("data.unreadable_images", {"on_error": "ignore"}),
         ("image.resize", {"resize": 0}),
     ):
         with pytest.raises(ConfigError, match=f"{key}="):
-            ImageStore(images, **settings)
+            ImageCache(images, **settings)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("cache", ["auto", "ram", "device", "none"])
 def test_gather_on_a_gpu(arrays, noise, cache: str) -> None:
     images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)])
-    store = ImageStore(images, resize=8, cache=cache, device="cuda")
+    store = ImageCache(images, resize=8, cache=cache, device="cuda")
     assert store.cache == ("device" if cache == "auto" else cache)
     batch = store.gather([5, 0, 3])
     assert batch.pixels.is_cuda
-    assert not batch.heights.is_cuda  # boxes are drawn on the CPU
-    expected = ImageStore(images, resize=8, cache="ram").gather([5, 0, 3])
+    assert not batch.heights.is_cuda  # Boxes are drawn on the CPU.
+    expected = ImageCache(images, resize=8, cache="ram").gather([5, 0, 3])
     for found, image in zip(batch.images(), expected.images(), strict=True):
         assert torch.equal(found.cpu(), image)
 
 
 @pytest.mark.parametrize("cache", ["ram", "none"])
-def test_views_hold_the_images_of_subsets(arrays, noise, cache: str) -> None:
+def test_views_contain_the_images_of_subsets(arrays, noise, cache: str) -> None:
     images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)], [0, 0, 1, 1, 2, 2])
-    subset = images.of_classes([2, 0]).of_classes([1])  # class 0, by way of two subsets
-    store = ImageStore(images, resize=8, cache=cache)
-    view, own = StoreView(store, subset), ImageStore(subset, resize=8)
+    subset = images.select_classes([2, 0]).select_classes([1])  # class 0, through two subsets
+    store = ImageCache(images, resize=8, cache=cache)
+    view, own = ImageCacheView(store, subset), ImageCache(subset, resize=8)
     assert len(view) == len(own) == 2
     assert view.labels.tolist() == own.labels.tolist() == [0, 0]
     assert [view.name(i) for i in range(2)] == ["array 0", "array 1"]
@@ -164,24 +164,24 @@ def test_views_hold_the_images_of_subsets(arrays, noise, cache: str) -> None:
         assert np.array_equal(a, b)
     with pytest.raises(IndexError, match="within 0-1"):
         view.gather([2])
-    with pytest.raises(ValueError, match="no part of the store"):
-        StoreView(store, arrays([noise(4, 4)]))
+    with pytest.raises(ValueError, match="no subset of the cached set"):
+        ImageCacheView(store, arrays([noise(4, 4)]))
 
 
-def test_a_view_tells_what_its_store_left_out(tmp_path: Path, write) -> None:
+def test_a_view_lists_the_images_that_its_cache_skipped(tmp_path: Path, write) -> None:
     for name in ("a/1.png", "a/2.png", "b/1.png"):
         write(name)
     (tmp_path / "b/2.png").write_text("broken")
     (tmp_path / "c").mkdir()
     (tmp_path / "c/1.png").write_text("broken")
     images = read_folder(tmp_path)
-    store = ImageStore(images, resize=4, on_error="skip")
-    a, b, c = (images.of_classes([label]) for label in range(3))
-    assert StoreView(store, a).skipped == []
-    view = StoreView(store, b, strict=False)
-    assert view.skipped == [("b/2.png", "it is not an image Pillow knows")]
+    store = ImageCache(images, resize=4, on_error="skip")
+    a, b, c = (images.select_classes([label]) for label in range(3))
+    assert ImageCacheView(store, a).skipped == []
+    view = ImageCacheView(store, b, strict=False)
+    assert view.skipped == [("b/2.png", "not a supported image format")]
     assert view.name(0) == "b/1.png"
-    with pytest.raises(DataError, match=r"2\.png cannot be read"):
-        StoreView(store, b)
-    with pytest.raises(DataError, match=r"none of the 1 images can be read; the first is c/1\.png"):
-        StoreView(store, c, strict=False)
+    with pytest.raises(DataError, match=r"2\.png: image cannot be read"):
+        ImageCacheView(store, b)
+    with pytest.raises(DataError, match=r"c/1\.png: image cannot be read .* any other of the 1"):
+        ImageCacheView(store, c, strict=False)

@@ -12,7 +12,7 @@ from winnow.data.emoji import load_emoji
 from winnow.demo import run_demo
 from winnow.demo.exhibits import spread
 from winnow.demo.settings import METHODS, SHARED, method_config
-from winnow.training import Monitor
+from winnow.training import Callback
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +20,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo on a few classes and steps."""
     whole = load_emoji(images_per_class=4)
     assert whole.test is not None
-    parts = [part.of_classes(range(40)) for part in (whole.train, whole.val, whole.test)]
+    parts = [part.select_classes(range(40)) for part in (whole.train, whole.val, whole.test)]
     folder = tmp_path_factory.mktemp("demo")
-    run_demo(folder, seeds=2, steps=100, monitor=Monitor(), splits=Splits(*parts))
+    run_demo(folder, seeds=2, steps=100, monitor=Callback(), splits=Splits(*parts))
     return folder
 
 
@@ -46,7 +46,7 @@ def test_the_report_tells_of_every_method_and_stands_alone(made: Path) -> None:
 
 def test_the_model_left_behind_works(made: Path) -> None:
     embedder = Embedder.from_pretrained(made / "model")
-    assert embedder.is_ready
+    assert embedder.prototypes_ready
     images = load_emoji(images_per_class=1).val
     assert embedder.encode([images.read(0), images.read(1)]).shape == (2, 128)
 

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.docs.reader import TINY, Belongings
 from winnow.index import Index
 from winnow.models import Embedder
-from winnow.training import RunFolder, load_config, run_training
+from winnow.training import RunDir, load_config, train
 
 CLASSES = [
     "oak",
@@ -31,7 +31,14 @@ CLASSES = [
     "rowan",
     "willow",
 ]
-RUN = [*TINY, "pooling.memory=16", "pooling.prototypes=4", "dim=8", "backbone=resnet20", "backbone.weights=random"]
+RUN = [
+    *TINY,
+    "pooling.memory_size=16",
+    "pooling.num_prototypes=4",
+    "dim=8",
+    "backbone=resnet20",
+    "backbone.weights=random",
+]
 
 
 def make_photos(root: Path, classes: list[str]) -> Path:
@@ -51,7 +58,7 @@ def belongings(tmp_path_factory: pytest.TempPathFactory) -> Belongings:
     root = tmp_path_factory.mktemp("granted")
     photos = make_photos(root / "photos", CLASSES)
     run = root / "run"
-    run_training(load_config(None, [f"data={photos}", *RUN]), RunFolder(run))
+    train(load_config(None, [f"data={photos}", *RUN]), RunDir(run))
     model = Embedder.from_pretrained(run)
     model.save_pretrained(root / "model")
     Index.build(model, photos, root / "index")

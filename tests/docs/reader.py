@@ -27,7 +27,7 @@ from fastapi.testclient import TestClient
 import winnow.data.emoji
 import winnow.demo.run
 import winnow.serve.run
-import winnow.training.prepare
+import winnow.training.build
 import winnow.training.run
 from tests.docs.blocks import ROOT, Block, words_of
 from winnow.cli import run
@@ -36,7 +36,7 @@ from winnow.data.emoji import load_emoji
 from winnow.serve import create_app
 from winnow.training import make_config
 
-TINY = ["image.resize=32", "image.crop=32", "train.steps=2", "train.eval_every=1", "train.start=random",
+TINY = ["image.resize=32", "image.crop=32", "train.max_steps=2", "train.eval_steps=1", "train.projection_init=random",
         "train.device=cpu"]  # fmt: skip
 SMALLER: dict[str, list[str]] = {
     "demo": ["--seeds", "1", "--steps", "2"],
@@ -203,12 +203,12 @@ def small_emoji(**settings: Any) -> Splits:
     whole = load_emoji(**{**settings, "images_per_class": 2})
     assert whole.test is not None
     shown = whole.test.class_names.index("hot beverage")
-    return Splits(whole.train.of_classes(range(12)), whole.val.of_classes(range(6)),
-                  whole.test.of_classes(range(shown - 6, shown + 1)))  # fmt: skip
+    return Splits(whole.train.select_classes(range(12)), whole.val.select_classes(range(6)),
+                  whole.test.select_classes(range(shown - 6, shown + 1)))  # fmt: skip
 
 
 def in_small(patch: pytest.MonkeyPatch) -> None:
     """Have commands see little, and a service end by itself."""
-    for module in (winnow.demo.run, winnow.training.prepare, winnow.training.run, winnow.data.emoji):
+    for module in (winnow.demo.run, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
     patch.setattr(winnow.serve.run, "serve", look_at_the_service)

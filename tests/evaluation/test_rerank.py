@@ -1,4 +1,4 @@
-"""Re-ranking against slow code written from the papers' text."""
+"""Re-ranking against slow code that follows the text of the papers."""
 
 import math
 
@@ -12,16 +12,16 @@ from winnow.evaluation import KReciprocal, expand_queries, k_reciprocal_distance
 
 def clusters(count=6, each=5, dim=8, noise=0.6, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(count, dim, generator=generator)
-    points = centres.repeat_interleave(each, 0) + noise * torch.randn(count * each, dim, generator=generator)
+    centers = torch.randn(count, dim, generator=generator)
+    points = centers.repeat_interleave(each, 0) + noise * torch.randn(count * each, dim, generator=generator)
     return torch.nn.functional.normalize(points, dim=1), torch.arange(count).repeat_interleave(each)
 
 
-def slow_expansion(queries, references, neighbours, alpha, exclude_self):
+def slow_expansion(queries, references, num_neighbors, alpha, exclude_self):
     result = []
     for i, q in enumerate(queries.tolist()):
         similar = [(sum(a * b for a, b in zip(q, r, strict=True)), j) for j, r in enumerate(references.tolist())]
-        similar = sorted((-s, j) for s, j in similar if not (exclude_self and i == j))[:neighbours]
+        similar = sorted((-s, j) for s, j in similar if not (exclude_self and i == j))[:num_neighbors]
         total = list(q)
         for negative, j in similar:
             weight = max(-negative, 0.0) ** alpha
@@ -32,23 +32,23 @@ def slow_expansion(queries, references, neighbours, alpha, exclude_self):
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
-@pytest.mark.parametrize(("neighbours", "alpha"), [(1, 0.0), (3, 3.0), (100, 1.0)])
-def test_expansion_is_the_weighted_sum(exclude_self, neighbours, alpha):
+@pytest.mark.parametrize(("num_neighbors", "alpha"), [(1, 0.0), (3, 3.0), (100, 1.0)])
+def test_expansion_is_the_weighted_sum(exclude_self, num_neighbors, alpha):
     points = clusters()[0].double()
     queries = points if exclude_self else points[::4] @ torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64))[0]
-    mine = expand_queries(queries, points, neighbours=neighbours, alpha=alpha, exclude_self=exclude_self)
-    assert torch.allclose(mine, slow_expansion(queries, points, neighbours, alpha, exclude_self), atol=1e-12)
+    mine = expand_queries(queries, points, num_neighbors=num_neighbors, alpha=alpha, exclude_self=exclude_self)
+    assert torch.allclose(mine, slow_expansion(queries, points, num_neighbors, alpha, exclude_self), atol=1e-12)
 
 
-def test_no_neighbours_change_nothing():
+def test_zero_neighbors_change_nothing():
     points, _ = clusters()
-    assert torch.allclose(expand_queries(points[:3], points, neighbours=0), points[:3])
-    with pytest.raises(ConfigError, match="neighbours"):
-        expand_queries(points, points, neighbours=-1)
+    assert torch.allclose(expand_queries(points[:3], points, num_neighbors=0), points[:3])
+    with pytest.raises(ConfigError, match=r"^num_neighbors: "):
+        expand_queries(points, points, num_neighbors=-1)
 
 
-def slow_k_reciprocal(points, asked, first, k1, k2, share):
-    """Sets and dictionaries, item by item."""
+def slow_k_reciprocal(points, count, first, k1, k2, weight):
+    """K-reciprocal distances by sets and dictionaries, item by item."""
     n = len(points)
     d = [[float(((a - b) ** 2).sum()) for b in points] for a in points]
     d = [[x / max(row) for x in row] for row in d]
@@ -72,24 +72,24 @@ def slow_k_reciprocal(points, asked, first, k1, k2, share):
             {j: sum(v[o].get(j, 0.0) for o in order[p][:k2]) / k2 for j in set().union(*(v[o] for o in order[p][:k2]))}
             for p in range(n)
         ]
-    result = np.empty((asked, n - first))
-    for p in range(asked):
+    result = np.empty((count, n - first))
+    for p in range(count):
         for g in range(first, n):
             keys = set(v[p]) | set(v[g])
             low = sum(min(v[p].get(j, 0.0), v[g].get(j, 0.0)) for j in keys)
             high = sum(max(v[p].get(j, 0.0), v[g].get(j, 0.0)) for j in keys)
-            result[p, g - first] = (1 - share) * (1 - low / high) + share * d[p][g]
+            result[p, g - first] = (1 - weight) * (1 - low / high) + weight * d[p][g]
     return result
 
 
-@pytest.mark.parametrize(("k1", "k2", "share"), [(6, 3, 0.3), (5, 1, 0.0), (20, 6, 0.3), (1, 2, 1.0)])
-def test_k_reciprocal_is_what_the_paper_says(k1, k2, share):
+@pytest.mark.parametrize(("k1", "k2", "weight"), [(6, 3, 0.3), (5, 1, 0.0), (20, 6, 0.3), (1, 2, 1.0)])
+def test_k_reciprocal_follows_the_paper(k1, k2, weight):
     points, _ = clusters(noise=0.8)
-    settings = KReciprocal(k1, k2, share)
-    slow = slow_k_reciprocal(points.double().numpy(), 7, 7, k1, k2, share)
+    settings = KReciprocal(k1, k2, weight)
+    slow = slow_k_reciprocal(points.double().numpy(), 7, 7, k1, k2, weight)
     mine = k_reciprocal_distances(points[:7], points[7:], settings)
     assert np.allclose(mine.numpy(), slow, atol=2e-6)
-    whole = slow_k_reciprocal(points.double().numpy(), len(points), 0, k1, k2, share)
+    whole = slow_k_reciprocal(points.double().numpy(), len(points), 0, k1, k2, weight)
     assert np.allclose(k_reciprocal_distances(points, settings=settings).numpy(), whole, atol=2e-6)
 
 
@@ -102,14 +102,14 @@ def test_few_and_equal_points():
     assert one.shape == (1, 1)
 
 
-def test_expansion_of_clusters_helps():
+def test_expansion_improves_noisy_clusters():
     points, labels = clusters(count=10, each=12, noise=1.1)
     plain = retrieval_metrics(points, labels)["MAP@R"]
-    expanded = expand_queries(points, points, neighbours=4, exclude_self=True)
+    expanded = expand_queries(points, points, num_neighbors=4, exclude_self=True)
     assert retrieval_metrics(expanded, labels)["MAP@R"] > plain
 
 
-def test_metrics_after_a_second_look():
+def test_reranked_metrics():
     points, labels = clusters(count=5, each=6, noise=0.9)
     found = reranked_metrics(points, labels, "reciprocal")
     slow = slow_k_reciprocal(points.double().numpy(), len(points), 0, 20, 6, 0.3)
@@ -118,7 +118,7 @@ def test_metrics_after_a_second_look():
     expected = [sum(sum(h[: i + 1]) / (i + 1) for i in range(5) if h[i]) / 5 for h in hits]
     assert found["MAP@R"] == pytest.approx(np.mean(expected))
     assert found["P@1"] == pytest.approx(np.mean([h[0] for h in hits]))
-    expanded = expand_queries(points, points, neighbours=3, exclude_self=True)
-    assert reranked_metrics(points, labels, "aqe", neighbours=3) == retrieval_metrics(expanded, labels)
-    with pytest.raises(ConfigError, match="reciprocal"):
+    expanded = expand_queries(points, points, num_neighbors=3, exclude_self=True)
+    assert reranked_metrics(points, labels, "aqe", num_neighbors=3) == retrieval_metrics(expanded, labels)
+    with pytest.raises(ConfigError, match=r"^rerank: .*reciprocal"):
         reranked_metrics(points, labels, "reciprocl")

@@ -1,3 +1,5 @@
+"""Retrieval metrics against a plain loop, pytorch-metric-learning, and properties that always hold."""
+
 import brute_retrieval as brute
 import numpy as np
 import pytest
@@ -24,24 +26,24 @@ def data(seed, count=60, dimension=5, classes=9, grid=False):
 
 @pytest.mark.parametrize("grid", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_self_retrieval_is_that_of_the_plain_loop(seed, grid):
+def test_self_retrieval_equals_the_plain_loop(seed, grid):
     rows, labels = data(seed, grid=grid)
-    wanted, left_out = brute.metrics(rows, labels)
+    wanted, excluded = brute.metrics(rows, labels)
     result = evaluate_retrieval(rows, labels)
     assert result.metrics() == pytest.approx(wanted, abs=1e-12)
     assert list(result.metrics()) == ["P@1", "R@1", "R@2", "R@4", "R@8", "P@R", "MAP@R"]
-    assert result.left_out == left_out >= 2
+    assert result.num_without_relevant == excluded >= 2
 
 
 @pytest.mark.parametrize("grid", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_query_and_gallery_are_those_of_the_plain_loop(seed, grid):
+def test_query_and_gallery_equal_the_plain_loop(seed, grid):
     rows, labels = data(seed, count=90, grid=grid)
     parts = rows[:30], labels[:30], rows[30:], labels[30:]
-    wanted, left_out = brute.metrics(*parts, ks=(1, 3, 10))
+    wanted, excluded = brute.metrics(*parts, ks=(1, 3, 10))
     result = evaluate_retrieval(parts[0], parts[1], gallery=parts[2], gallery_labels=parts[3], ks=(1, 3, 10))
     assert result.metrics() == pytest.approx(wanted, abs=1e-12)
-    assert result.left_out == left_out >= 2
+    assert result.num_without_relevant == excluded >= 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -54,8 +56,8 @@ def test_every_float_type(dtype):
 
 def test_float64_is_not_rounded_to_float32():
     rows, labels = np.array([[0.0], [1.0 + 2e-12], [-1.0 - 1e-12], [5.0]]), np.array([0, 1, 0, 1])
-    assert evaluate_retrieval(rows, labels).neighbours[0].tolist() == [2, 1, 3]
-    assert evaluate_retrieval(rows.astype(np.float32), labels).neighbours[0].tolist() == [1, 2, 3]
+    assert evaluate_retrieval(rows, labels).neighbors[0].tolist() == [2, 1, 3]
+    assert evaluate_retrieval(rows.astype(np.float32), labels).neighbors[0].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("count", [12, 200])
@@ -63,7 +65,7 @@ def test_collapsed_embeddings_are_ranked_by_index(count):
     labels = np.random.default_rng(0).integers(0, 5, count)
     rows = np.full((count, 3), 0.1, dtype=np.float32)
     assert retrieval_metrics(rows, labels) == pytest.approx(brute.metrics(rows, labels)[0], abs=1e-12)
-    assert evaluate_retrieval(rows, labels, keep=3).neighbours[:4].tolist() == [
+    assert evaluate_retrieval(rows, labels, keep=3).neighbors[:4].tolist() == [
         [1, 2, 3],
         [0, 2, 3],
         [0, 1, 3],
@@ -98,7 +100,7 @@ def test_results_do_not_depend_on_the_chunks(chunk_bytes, grid):
     rows, labels = data(11, count=120, grid=grid)
     small = evaluate_retrieval(rows, labels, ks=(1, 50), chunk_bytes=chunk_bytes)
     large = evaluate_retrieval(rows, labels, ks=(1, 50))
-    assert torch.equal(small.neighbours, large.neighbours)
+    assert torch.equal(small.neighbors, large.neighbors)
     assert torch.equal(small.distances, large.distances)
     for name, values in large.per_query.items():
         assert torch.equal(small.per_query[name].nan_to_num(-1), values.nan_to_num(-1)), name
@@ -109,16 +111,16 @@ def test_agrees_with_pytorch_metric_learning(own):
     rng = np.random.default_rng(5)
     labels = rng.integers(0, 30, 400)
     rows = (rng.normal(size=(30, 16))[labels] + rng.normal(size=(400, 16))).astype(np.float32)
-    judge = AccuracyCalculator(
+    calculator = AccuracyCalculator(
         include=("precision_at_1", "r_precision", "mean_average_precision_at_r"),
         k="max_bin_count",
         device=torch.device("cpu"),
     )
     if own:
-        theirs = judge.get_accuracy(rows, labels)
+        theirs = calculator.get_accuracy(rows, labels)
         ours = retrieval_metrics(rows, labels)
     else:
-        theirs = judge.get_accuracy(rows[:150], labels[:150], rows[150:], labels[150:])
+        theirs = calculator.get_accuracy(rows[:150], labels[:150], rows[150:], labels[150:])
         ours = retrieval_metrics(rows[:150], labels[:150], gallery=rows[150:], gallery_labels=labels[150:])
     assert ours["P@1"] == pytest.approx(theirs["precision_at_1"], abs=1e-6)
     assert ours["P@R"] == pytest.approx(theirs["r_precision"], abs=1e-6)
@@ -145,7 +147,7 @@ def drawn(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(drawn())
-def test_what_holds_for_every_retrieval(drawing):
+def test_metrics_are_bounded_and_ordered(drawing):
     _, rows, labels = drawing
     found = retrieval_metrics(rows, labels, ks=(1, 2, 3, 5, 100))
     assert all(0 <= value <= 1 for value in found.values())
@@ -180,30 +182,30 @@ ROWS, LABELS = np.zeros((4, 2), dtype=np.float32), np.array([0, 0, 1, 1])
 @pytest.mark.parametrize(
     ("rows", "labels", "more", "message"),
     [
-        (ROWS[:, 0], LABELS, {}, r"embeddings has shape \(4,\)"),
-        (ROWS[:0], LABELS[:0], {}, "empty"),
+        (ROWS[:, 0], LABELS, {}, r"^embeddings: .* \(4,\)"),
+        (ROWS[:0], LABELS[:0], {}, "^embeddings: array is empty"),
         (ROWS.astype(int), LABELS, {}, r"\.float\(\)"),
         (ROWS.tolist(), LABELS, {}, "list"),
-        (ROWS, LABELS[:3], {}, r"labels has shape \(3,\)"),
-        (ROWS, LABELS[:, None], {}, r"labels has shape \(4, 1\)"),
+        (ROWS, LABELS[:3], {}, r"^labels: .* \(3,\)"),
+        (ROWS, LABELS[:, None], {}, r"^labels: .* \(4, 1\)"),
         (ROWS, LABELS.astype(float), {}, r"\.long\(\)"),
         (ROWS, LABELS.astype(np.uint64) + np.uint64(2**63), {}, "int64"),
         (np.where([[0, 1]], np.nan, ROWS), LABELS, {}, "4 of 4 rows"),
-        (np.where(LABELS[:, None], np.inf, ROWS), LABELS, {}, "first is row 2"),
+        (np.where(LABELS[:, None], np.inf, ROWS), LABELS, {}, "first: row 2"),
         (ROWS, np.arange(4), {}, "none of the 4 queries"),
         (ROWS[:1], LABELS[:1], {}, "none of the 1 queries"),
-        (ROWS, LABELS, {"gallery": ROWS}, "belong together"),
-        (ROWS, LABELS, {"gallery": ROWS[:, :1], "gallery_labels": LABELS}, "2 dimensions and the gallery 1"),
+        (ROWS, LABELS, {"gallery": ROWS}, "^gallery_labels: missing"),
+        (ROWS, LABELS, {"gallery": ROWS[:, :1], "gallery_labels": LABELS}, "^gallery: expected 2 dimensions .* got 1"),
         (ROWS, LABELS, {"gallery": ROWS, "gallery_labels": LABELS + 2}, "none of the 4 queries"),
-        (ROWS, LABELS, {"gallery": ROWS, "gallery_labels": LABELS[:1]}, "gallery_labels has shape"),
+        (ROWS, LABELS, {"gallery": ROWS, "gallery_labels": LABELS[:1]}, "^gallery_labels: "),
     ],
 )
-def test_unusable_data_is_told(rows, labels, more, message):
+def test_unusable_data_raises(rows, labels, more, message):
     with pytest.raises(DataError, match=message):
         retrieval_metrics(rows, labels, **more)
 
 
 @pytest.mark.parametrize("ks", [(0,), (1, -2), (1.5,), (True,)])
-def test_unusable_ranks_are_told(ks):
+def test_unusable_ranks_raise(ks):
     with pytest.raises(ConfigError, match="whole number of at least 1"):
         retrieval_metrics(ROWS, LABELS, ks=ks)

@@ -1,3 +1,5 @@
+"""The result object: neighbors, hits, averages, order of queries, and validation."""
+
 import dataclasses
 
 import numpy as np
@@ -14,22 +16,22 @@ def result():
     return evaluate_retrieval(rows, np.array([0, 0, 1, 1, 1, 2]), keep=3)
 
 
-def test_neighbours_distances_and_hits(result):
-    assert result.neighbours[0].tolist() == [1, 4, 2]
+def test_neighbors_distances_and_hits(result):
+    assert result.neighbors[0].tolist() == [1, 4, 2]
     assert result.distances[0].tolist() == pytest.approx([0.1, 0.3, 5.0])
     assert result.hits[0].tolist() == [True, False, False]
-    assert result.neighbours[4].tolist() == [1, 0, 2]
+    assert result.neighbors[4].tolist() == [1, 0, 2]
     assert result.hits[4].tolist() == [False, False, True]
 
 
-def test_counts_and_what_is_left_out(result):
+def test_queries_without_relevant_references_are_counted(result):
     assert result.relevant.tolist() == [1, 1, 2, 2, 2, 0]
-    assert result.left_out == 1
-    assert result.neighbours[5].tolist() == [3, 2, 4]
+    assert result.num_without_relevant == 1
+    assert result.neighbors[5].tolist() == [3, 2, 4]
     assert result.per_query["MAP@R"].isnan().tolist() == [False] * 5 + [True]
 
 
-def test_metrics_are_means_over_the_others(result):
+def test_metrics_are_means_over_queries_with_relevant_references(result):
     assert result.per_query["MAP@R"][:5].tolist() == pytest.approx([1, 1, 0.5, 0.5, 0])
     assert result.metrics()["MAP@R"] == pytest.approx(0.6)
     assert result.metrics()["P@1"] == pytest.approx(0.8)
@@ -40,13 +42,13 @@ def test_best_and_worst_queries(result):
     assert result.worst_queries(2).tolist() == [4, 2]
     assert result.worst_queries(100).tolist() == [4, 2, 3, 0, 1]
     assert result.best_queries(0).tolist() == []
-    with pytest.raises(ConfigError, match="n must be"):
+    with pytest.raises(ConfigError, match=r"^n: "):
         result.best_queries(-1)
 
 
-def test_keep_is_cut_to_what_there_is():
+def test_keep_is_limited_to_the_number_of_references():
     rows, labels = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])
-    assert evaluate_retrieval(rows, labels, keep=100).neighbours.shape == (4, 3)
+    assert evaluate_retrieval(rows, labels, keep=100).neighbors.shape == (4, 3)
     assert evaluate_retrieval(rows, labels, keep=0).hits.shape == (4, 0)
     with pytest.raises(ConfigError, match="keep"):
         evaluate_retrieval(rows, labels, keep=-1)
@@ -60,14 +62,14 @@ def test_is_frozen(result):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"neighbours": torch.zeros(5, 3, dtype=torch.int64)}, "neighbours has shape"),
-        ({"distances": torch.zeros(6, 2)}, "distances has shape"),
-        ({"relevant": torch.ones(5, dtype=torch.int64)}, "relevant has shape"),
-        ({"neighbours": torch.zeros(6, 3)}, "neighbours holds"),
-        ({"neighbours": torch.full((6, 3), 6)}, "indices of the 6"),
-        ({"neighbours": torch.full((6, 3), -1)}, "indices of the 6"),
-        ({"per_query": {"P@1": torch.zeros(6)}}, "lacks MAP@R"),
-        ({"per_query": {"MAP@R": torch.zeros(4)}}, "MAP@R has shape"),
+        ({"neighbors": torch.zeros(5, 3, dtype=torch.int64)}, "^neighbors: expected shape"),
+        ({"distances": torch.zeros(6, 2)}, "^distances: expected shape"),
+        ({"relevant": torch.ones(5, dtype=torch.int64)}, "^relevant: expected shape"),
+        ({"neighbors": torch.zeros(6, 3)}, "^neighbors: expected torch.int64"),
+        ({"neighbors": torch.full((6, 3), 6)}, "indices of the 6"),
+        ({"neighbors": torch.full((6, 3), -1)}, "indices of the 6"),
+        ({"per_query": {"P@1": torch.zeros(6)}}, "^per_query: MAP@R"),
+        ({"per_query": {"MAP@R": torch.zeros(4)}}, "^MAP@R: expected shape"),
         ({"relevant": torch.zeros(6, dtype=torch.int64)}, "none of the 6 queries"),
     ],
 )

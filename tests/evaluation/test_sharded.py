@@ -1,4 +1,4 @@
-"""Several processes with a share each give the result of one process with everything, bit for bit."""
+"""Evaluation of shards in several processes equals evaluation in one process, bit for bit."""
 
 import os
 import tempfile
@@ -19,69 +19,69 @@ def data():
     labels = torch.randint(12, (90,), generator=rng)
     labels[5] = 99
     rows = torch.randn(12, 6, generator=rng)[labels % 12] + torch.randn(90, 6, generator=rng)
-    rows[40:46] = rows[3]  # ties across the shares
+    rows[40:46] = rows[3]  # ties across shards
     return rows, labels
 
 
-def pieces(result):
-    return [result.neighbours, result.distances, result.query_labels, result.reference_labels, result.relevant] + [
+def fields(result):
+    return [result.neighbors, result.distances, result.query_labels, result.reference_labels, result.relevant] + [
         values.nan_to_num(-1) for values in result.per_query.values()
     ]
 
 
-def shares(counts, *tensors):
+def shards(counts, *tensors):
     return [tensor.split(counts) for tensor in tensors]
 
 
 def self_retrieval(rank, counts):
-    rows, labels = (share[rank] for share in shares(counts, *data()))
+    rows, labels = (shard[rank] for shard in shards(counts, *data()))
     return evaluate_sharded(rows, labels, ks=(1, 4, 60), keep=5)
 
 
 def against_a_gallery(rank, counts):
     rows, labels = data()
-    gallery = [part[rank] for part in shares(counts[::-1], rows[30:].double(), labels[30:])]
+    gallery = [part[rank] for part in shards(counts[::-1], rows[30:].double(), labels[30:])]
     halved = [count // 3 for count in counts]
     halved[0] += 30 - sum(halved)
-    mine = [part[rank] for part in shares(halved, rows[:30], labels[:30])]
+    mine = [part[rank] for part in shards(halved, rows[:30], labels[:30])]
     return evaluate_sharded(*mine, gallery=gallery[0], gallery_labels=gallery[1], keep=200)
 
 
-def a_share_of_strangers(rank, counts):
+def shard_without_relevant_references(rank, counts):
     rows, labels = data()
     labels[: counts[0]] = torch.arange(1000, 1000 + counts[0])
-    mine = (share[rank] for share in shares(counts, rows, labels))
+    mine = (shard[rank] for shard in shards(counts, rows, labels))
     return evaluate_sharded(*mine, keep=5)
 
 
-def one_bad_share(rank, counts):
-    rows, labels = (share[rank] for share in shares(counts, *data()))
+def one_bad_shard(rank, counts):
+    rows, labels = (shard[rank] for shard in shards(counts, *data()))
     if rank == 1:
         rows = torch.full_like(rows, torch.nan)
-    with pytest.raises(DataError, match=r"process 1 cannot be used: .* NaN"):
+    with pytest.raises(DataError, match=r"^process 1: .* NaN"):
         evaluate_sharded(rows, labels)
 
 
-def other_width(rank, counts):
-    rows, labels = (share[rank] for share in shares(counts, *data()))
+def other_dimensions(rank, counts):
+    rows, labels = (shard[rank] for shard in shards(counts, *data()))
     with pytest.raises(DataError, match="6, 5 dimensions"):
         evaluate_sharded(rows[:, : 6 - rank], labels)
 
 
-def nobody_has_any(rank, counts):
-    with pytest.raises(DataError, match="no process holds any queries"):
+def empty_everywhere(rank, counts):
+    with pytest.raises(DataError, match=r"^embeddings: empty on all processes"):
         evaluate_sharded(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
 
 
-def gallery_on_one_only(rank, counts):
-    rows, labels = (share[rank] for share in shares(counts, *data()))
+def gallery_on_one_process(rank, counts):
+    rows, labels = (shard[rank] for shard in shards(counts, *data()))
     more = {"gallery": rows, "gallery_labels": labels} if rank else {}
-    with pytest.raises(DataError, match="give one on all"):
+    with pytest.raises(DataError, match=r"^gallery: missing on some processes"):
         evaluate_sharded(rows, labels, **more)
 
 
-def all_that_is_wrong(rank, counts):
-    for job in (one_bad_share, other_width, nobody_has_any, gallery_on_one_only):
+def all_errors(rank, counts):
+    for job in (one_bad_shard, other_dimensions, empty_everywhere, gallery_on_one_process):
         job(rank, counts)
 
 
@@ -92,13 +92,13 @@ def process(rank, job, counts, folder):
     try:
         found = job(rank, counts)
         if isinstance(found, RetrievalResult):
-            torch.save(pieces(found), os.path.join(folder, f"{rank}.pt"))
+            torch.save(fields(found), os.path.join(folder, f"{rank}.pt"))
     finally:
         dist.destroy_process_group()
 
 
 def run(job, counts):
-    """Let one process for each share do the job; return what each of them found."""
+    """Run a job in one process per shard, and return the fields of all results."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(process, args=(job, counts, folder), nprocs=len(counts))
         return [torch.load(file) for file in sorted(Path(folder).glob("*.pt"))]
@@ -108,36 +108,36 @@ def same(left, right):
     return all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(left, right, strict=True))
 
 
-def test_every_process_has_the_result_of_one():
+def test_every_process_has_the_result_of_a_single_process():
     counts = (20, 0, 70)
     rows, labels = data()
-    wanted = pieces(evaluate_retrieval(rows, labels, ks=(1, 4, 60), keep=5))
+    wanted = fields(evaluate_retrieval(rows, labels, ks=(1, 4, 60), keep=5))
     found = run(self_retrieval, counts)
     assert len(found) == len(counts)
     assert all(same(one, wanted) for one in found)
 
 
-def test_queries_and_gallery_are_shared_out_each_in_its_own_way():
+def test_queries_and_gallery_may_be_sharded_differently():
     rows, labels = data()
     wanted = evaluate_retrieval(
         rows[:30], labels[:30], gallery=rows[30:].double(), gallery_labels=labels[30:], keep=200
     )
     found = run(against_a_gallery, (10, 50, 0))
     assert len(found) == 3
-    assert all(same(one, pieces(wanted)) for one in found)
+    assert all(same(one, fields(wanted)) for one in found)
 
 
-def test_queries_without_relevant_references_keep_their_neighbours():
+def test_queries_without_relevant_references_keep_their_neighbors():
     rows, labels = data()
     labels[:20] = torch.arange(1000, 1020)
-    wanted = pieces(evaluate_retrieval(rows, labels, keep=5))
-    assert all(same(one, wanted) for one in run(a_share_of_strangers, (20, 70)))
+    wanted = fields(evaluate_retrieval(rows, labels, keep=5))
+    assert all(same(one, wanted) for one in run(shard_without_relevant_references, (20, 70)))
 
 
-def test_what_is_wrong_with_one_share_is_told_by_all_and_nobody_waits():
-    run(all_that_is_wrong, (45, 45))
+def test_an_error_in_one_shard_raises_on_all_processes():
+    run(all_errors, (45, 45))
 
 
-def test_without_processes_it_is_plain_evaluation():
+def test_without_process_group_it_is_plain_evaluation():
     rows, labels = data()
-    assert same(pieces(evaluate_sharded(rows, labels)), pieces(evaluate_retrieval(rows, labels)))
+    assert same(fields(evaluate_sharded(rows, labels)), fields(evaluate_retrieval(rows, labels)))

@@ -1,4 +1,4 @@
-"""Exported files compute what the model computes, on batches and images of other sizes than the one traced."""
+"""Exported files return the outputs of the model, also for other batch and image sizes than the traced one."""
 
 import json
 
@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from winnow import Embedder
+from winnow import Embedder, export
 from winnow.errors import ConfigError, MissingExtraError, ModelError
-from winnow.export import export, export_model
-from winnow.export.module import ExportedEmbedder, SamePadding
+from winnow.export import ExportModule, SamePadding, export_model
 from winnow.functional import gsp, soft_selection
-from winnow.functional.exporting import threshold_by_sections
-from winnow.functional.threshold import selection_threshold
+from winnow.functional.threshold import selection_threshold, solve_by_bracketing
 
 
 def make_model(pooling="gsp", **more):
     torch.manual_seed(0)
-    settings = {"name": pooling, "prototypes": 4, "memory": 16, "eps": 20.0} if pooling == "gsp" else pooling
+    settings = {"name": pooling, "num_prototypes": 4, "memory_size": 16, "eps": 20.0} if pooling == "gsp" else pooling
     with pytest.warns(UserWarning, match="random weights"):
         model = Embedder.create(
             {"backbone": {"name": "resnet20", "weights": "random"}, "image": {"resize": 40, "crop": 32}, "dim": 8,
@@ -25,21 +23,21 @@ def make_model(pooling="gsp", **more):
         )  # fmt: skip
     with torch.no_grad():
         model.train()(torch.rand(16, 3, 32, 32))  # sets the prototypes
-    assert model.is_ready
+    assert model.prototypes_ready
     return model.eval()
 
 
 def expected(model, images):
-    """The model's own answer, by its own way: encode, and details of a plain call."""
+    """Return the vectors and weights of the model itself."""
     with torch.no_grad():
-        weights = model(images, details=True).weights
+        weights = model(images, return_details=True).weights
     return model.encode(images), weights.numpy()
 
 
-def test_onnx_computes_what_the_model_does(tmp_path):
+def test_onnx_equals_the_model(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    model = make_model(normalise="ball")
+    model = make_model(normalize="ball")
     made = export_model(model, tmp_path / "model.onnx")
     assert made.outputs == ("embedding", "weights")
     assert made.any_size
@@ -55,13 +53,13 @@ def test_onnx_computes_what_the_model_does(tmp_path):
         assert weights.shape[1:] == (-(-shape[2] // 4), -(-shape[3] // 4))
         assert weights.max() > 1.5 * weights.mean()  # it selects
     about = json.loads(session.get_modelmeta().custom_metadata_map["winnow"])
-    assert (about["resize"], about["crop"], about["normalise"]) == (40, 32, "ball")
+    assert (about["resize"], about["crop"], about["normalize"]) == (40, 32, "ball")
     assert about["fingerprint"] == model.fingerprint()
     assert any("40" in step for step in about["preprocessing"])
 
 
 @pytest.mark.parametrize("pooling", ["gsp", "gap", "gmp", "gemean", "netvlad"])
-def test_torchscript_computes_what_the_model_does(tmp_path, pooling):
+def test_torchscript_equals_the_model(tmp_path, pooling):
     model = make_model(pooling)
     made = export_model(model, tmp_path / "model.pt", "torchscript")
     extra = {"winnow.json": ""}
@@ -77,7 +75,7 @@ def test_torchscript_computes_what_the_model_does(tmp_path, pooling):
 
 @pytest.mark.parametrize("eps", [1.0, 50.0, 1e4])
 @pytest.mark.parametrize("masked", [False, True])
-def test_root_by_sections_is_the_root(eps, masked):
+def test_bracketing_finds_the_root(eps, masked):
     torch.manual_seed(0)
     scores = -eps * torch.rand(40, 30, dtype=torch.float64)
     mask = torch.rand(40, 30) < 0.7 if masked else None
@@ -87,7 +85,7 @@ def test_root_by_sections_is_the_root(eps, masked):
     for prior in (None, torch.rand(40, 30, dtype=torch.float64)):
         masses = prior if prior is None or mask is None else prior * mask
         masses = None if masses is None else masses / masses.sum(dim=1, keepdim=True)
-        tau = threshold_by_sections(scores, share, mask, masses)
+        tau = solve_by_bracketing(scores, share, mask, masses)
         s = torch.sigmoid(tau + scores)
         q = torch.ones_like(s) if mask is None else mask.double()
         q = q / q.sum(dim=1, keepdim=True) if masses is None else masses
@@ -96,15 +94,15 @@ def test_root_by_sections_is_the_root(eps, masked):
             assert torch.allclose(tau, selection_threshold(scores, share, mask), rtol=0, atol=1e-12)
 
 
-def test_float32_sections_keep_weights(monkeypatch):
-    """What is exported weighs as the plain form does, also with a mask and at the limits of mu."""
+def test_bracketing_in_float32_keeps_weights(monkeypatch):
+    """Exported weights equal the plain form, also with a mask and at the limits of mu."""
     torch.manual_seed(0)
     features, prototypes, mask = torch.randn(6, 20, 5), torch.randn(4, 5), torch.rand(6, 20) < 0.8
     mask[:, 0] = True
     for mu in (0.05, 0.5, 1.0):
         plain = gsp(features, prototypes, mu, 20.0, mask)
         monkeypatch.setattr("winnow.functional.threshold.is_exporting", lambda: True)
-        monkeypatch.setattr("winnow.functional.unfused.is_exporting", lambda: True)
+        monkeypatch.setattr("winnow.functional.closed_form.is_exporting", lambda: True)
         recorded = gsp(features, prototypes, mu, 20.0, mask)
         monkeypatch.undo()
         for mine, own in zip(recorded, plain, strict=True):
@@ -112,8 +110,8 @@ def test_float32_sections_keep_weights(monkeypatch):
     assert torch.allclose(soft_selection(features[:, :, 0], 0.3).sum(dim=1), torch.ones(6))
 
 
-def test_same_padding_is_timms():
-    from winnow.models._torchvision import ensure_torchvision
+def test_same_padding_equals_timm():
+    from winnow.models import ensure_torchvision
 
     ensure_torchvision()
     from timm.layers import create_conv2d
@@ -126,10 +124,10 @@ def test_same_padding_is_timms():
             assert torch.allclose(mine(x), convolution(x), atol=1e-6)
 
 
-def test_the_model_is_left_as_it_was():
+def test_export_does_not_change_the_model():
     model = make_model("gap").train()
     before = model.fingerprint()
-    ExportedEmbedder(model)
+    ExportModule(model)
     assert model.training
     assert model.fingerprint() == before
 
@@ -138,10 +136,10 @@ def test_errors(tmp_path, monkeypatch):
     model = make_model("gap")
     with pytest.raises(ConfigError, match="onnx"):
         export_model(model, tmp_path / "x", "onxx")
-    monkeypatch.setattr(export, "_difference", lambda *_: float("nan"))
+    monkeypatch.setattr(export, "_largest_difference", lambda *_: float("nan"))
     with pytest.raises(ModelError, match="cannot be exported"):
         export_model(model, tmp_path / "x.pt", "torchscript")
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("winnow.export.onnx.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("winnow.export.importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"winnow-dml\[onnx\]"):
         export_model(model, tmp_path / "x.onnx")

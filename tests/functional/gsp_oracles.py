@@ -1,4 +1,4 @@
-"""Slow, independent ways to the numbers that `winnow.functional` computes, for the tests of this folder."""
+"""Slow, independent implementations of `winnow.functional` for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def random_problem(
 
 
 def distinct_costs(seed: int, m: int, n: int) -> np.ndarray:
-    """(m, n) costs in [0, 1) of which no two are closer than 1 / (m n), so that hard selections are unique."""
+    """(m, n) costs in [0, 1), at least 1 / (m n) apart, so hard selections are unique."""
     return np.random.default_rng(seed).permutation(m * n).reshape(m, n) / (m * n)
 
 
@@ -35,7 +35,7 @@ def plain_costs(features: Tensor, prototypes: Tensor) -> np.ndarray:
 
 
 def alternating_iteration(costs: np.ndarray, mu: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Proposition 4.1 run until it stands still: residual masses rho (n,) and plan pi (m, n)."""
+    """Proposition 4.1 of [GSP] iterated to convergence: residual masses rho (n,) and plan pi (m, n)."""
     n = costs.shape[1]
     kernel = np.exp(-eps * costs)
     mass = kernel.sum(0)
@@ -49,7 +49,7 @@ def alternating_iteration(costs: np.ndarray, mu: float, eps: float) -> tuple[np.
 
 
 def linear_program(costs: np.ndarray, mu: float) -> tuple[np.ndarray, np.ndarray]:
-    """(P1), the problem without entropy: residual masses (n,) and plan (m, n)."""
+    """Problem (P1) of [GSP], without entropy: residual masses (n,) and plan (m, n)."""
     m, n = costs.shape
     columns = np.hstack([np.tile(np.eye(n), (1, m)), np.eye(n)])
     total = np.concatenate([np.ones(m * n), np.zeros(n)])[None]
@@ -64,7 +64,7 @@ def linear_program(costs: np.ndarray, mu: float) -> tuple[np.ndarray, np.ndarray
 
 
 def smoothed_dual(costs: np.ndarray, mu: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """(P2) by its unconstrained dual, one multiplier per feature and one for mu: rho (n,) and pi (m, n)."""
+    """(P2) of [GSP] by its unconstrained dual, one multiplier per feature and one for mu: rho (n,) and pi (m, n)."""
     n = costs.shape[1]
 
     def masses(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,14 +88,14 @@ def smoothed_dual(costs: np.ndarray, mu: float, eps: float) -> tuple[np.ndarray,
     x = scipy.optimize.minimize(
         value, np.zeros(n + 1), jac=gradient, hess=hessian, method="trust-exact", options=options
     ).x
-    for _ in range(5):  # the minimiser stops where the value's rounding hides its progress
+    for _ in range(5):  # the minimizer stops when rounding of the value hides its progress
         x = x - np.linalg.solve(hessian(x), gradient(x))
     assert np.abs(gradient(x)).max() < 1e-13
     return masses(x)
 
 
 def smoothed_primal(costs: np.ndarray, mu: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """(P2) as it is written, by sequential quadratic programming; for tiny sizes: rho (n,) and pi (m, n)."""
+    """(P2) of [GSP] as written, by sequential quadratic programming, for tiny sizes: rho (n,) and pi (m, n)."""
     m, n = costs.shape
 
     def split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

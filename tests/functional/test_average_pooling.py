@@ -1,9 +1,9 @@
-"""Average pooling as a combination of prototypes: the histogram, the bound for every image, hulls of classes."""
+"""Average pooling as a combination of prototypes: histograms, the bound per image, and hulls of classes."""
 
 import pytest
 import torch
 
-from winnow.functional import analyse_average_pooling, prototype_histogram
+from winnow.functional import analyze_average_pooling, prototype_histogram
 
 
 def test_the_histogram_is_a_count_of_nearest_prototypes():
@@ -22,13 +22,13 @@ def test_the_histogram_is_a_count_of_nearest_prototypes():
 def test_no_image_is_farther_from_its_combination_than_the_radius(dim):
     generator = torch.Generator().manual_seed(dim)
     features = torch.randn(12, 20, dim, generator=generator, dtype=torch.float64)
-    found = analyse_average_pooling(features, torch.arange(12) % 3, prototypes=30)
+    found = analyze_average_pooling(features, torch.arange(12) % 3, num_prototypes=30)
     distances = (features.flatten(0, 1)[:, None] - found.prototypes[None]).norm(dim=2)
     assert found.radius == pytest.approx(float(distances.min(dim=1).values.max()))
     assert (found.errors <= found.radius).all()
     assert torch.allclose(found.averages, features.mean(dim=1))
     assert torch.allclose(found.histograms.sum(dim=1), torch.ones(12, dtype=torch.float64))
-    every = analyse_average_pooling(features[:2], torch.tensor([0, 1]), prototypes=40)
+    every = analyze_average_pooling(features[:2], torch.tensor([0, 1]), num_prototypes=40)
     assert every.radius == 0
     assert float(every.errors.max()) < 1e-12
 
@@ -37,24 +37,24 @@ def test_classes_that_share_no_prototype_do_not_overlap():
     corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     apart = torch.stack([corners, corners + 0.01, corners + 10, corners + 10.01])
     labels = torch.tensor([0, 0, 1, 1])
-    found = analyse_average_pooling(apart, labels, prototypes=6)
+    found = analyze_average_pooling(apart, labels, num_prototypes=6)
     assert found.shared == 0
     assert found.overlap.tolist() == [0, 0]
     assert found.active.sum(dim=1).tolist() == [3, 3]
-    mixed = analyse_average_pooling(torch.stack([corners, corners]), torch.tensor([0, 1]), prototypes=3)
+    mixed = analyze_average_pooling(torch.stack([corners, corners]), torch.tensor([0, 1]), num_prototypes=3)
     assert mixed.shared == 1
     assert mixed.overlap.tolist() == [1, 1]
 
 
 def test_a_class_without_images_or_without_an_active_prototype_has_no_hull():
-    places = torch.arange(8.0)[:, None] * torch.tensor([1.0, 0.5])
-    found = analyse_average_pooling(places[None].repeat(2, 1, 1), torch.tensor([0, 2]), prototypes=8)
+    line = torch.arange(8.0)[:, None] * torch.tensor([1.0, 0.5])
+    found = analyze_average_pooling(line[None].repeat(2, 1, 1), torch.tensor([0, 2]), num_prototypes=8)
     assert found.overlap.tolist() == [1, 0, 1]
-    spread = analyse_average_pooling(places[None], torch.tensor([0]), prototypes=8, active=0.2)  # 1/8 on each
+    spread = analyze_average_pooling(line[None], torch.tensor([0]), num_prototypes=8, active=0.2)  # 1/8 on each
     assert not spread.active.any()
     assert spread.overlap.tolist() == [0]
 
 
-def test_what_does_not_fit_is_refused():
+def test_a_missing_label_raises():
     with pytest.raises(ValueError, match="labels"):
-        analyse_average_pooling(torch.zeros(2, 3, 4), torch.zeros(3))
+        analyze_average_pooling(torch.zeros(2, 3, 4), torch.zeros(3))

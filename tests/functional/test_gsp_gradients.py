@@ -1,4 +1,4 @@
-"""Gradients of GSP and its parts against finite differences and the documents' formulas."""
+"""Gradients of GSP and its parts against finite differences and the formulas of [GSP]."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def number(value: float) -> Tensor:
 @pytest.mark.parametrize("eps", [0.5, 5.0, 20.0])
 @pytest.mark.parametrize("mu", [0.3, 0.9, [0.2, 0.75]], ids=str)
 def test_gsp_in_all_its_inputs(mu: float | list[float], eps: float, mask: Tensor | None) -> None:
-    """Pooled, weights and attributes by features, prototypes, mu and eps."""
+    """Vectors, weights, and attributes with respect to features, prototypes, mu, and eps."""
     features, prototypes = random_problem(0)
     gradcheck(lambda f, w, mu, eps: tuple(gsp(f, w, mu, eps, mask)), features, prototypes, number(mu), number(eps))
 
 
 @masks
 def test_gsp_at_mu_one(mask: Tensor | None) -> None:
-    """mu = 1 itself is at the edge of its range, so only the other inputs can step to both sides."""
+    """mu = 1 is at the edge of its range, so only the other inputs can step to both sides."""
     features, prototypes = random_problem(1)
     gradcheck(lambda f, w, eps: tuple(gsp(f, w, 1.0, eps, mask)), features, prototypes, number(5.0))
 
@@ -102,7 +102,7 @@ def test_proposition_4_2(mu: float, eps: float) -> None:
 
 
 def test_proposition_4_2_for_the_attributes() -> None:
-    """The same formula where the loss sees the plan through z_i = sum_j pi_ij / mu alone."""
+    """The same formula for a loss that depends on the plan through z_i = sum_j pi_ij / mu alone."""
     mu, eps, m, n = 0.3, 5.0, 4, 9
     generator = torch.Generator().manual_seed(7)
     costs = torch.rand(1, m, n, generator=generator, dtype=torch.float64).requires_grad_()
@@ -119,7 +119,7 @@ def test_proposition_4_2_for_the_attributes() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-12)
 
 
-def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+def test_a_second_derivative_raises() -> None:
     scores = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
     first = torch.autograd.grad(soft_selection(scores, 0.3).square().sum(), scores, create_graph=True)[0]
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -1,4 +1,4 @@
-"""What must hold for every input of GSP."""
+"""Invariants of GSP for every input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
 
 def matrices(rows: int, columns: int) -> st.SearchStrategy[Tensor]:
-    """Values from a grid, so that equal, zero and coincident vectors come up often."""
+    """Values from a grid, so equal, zero, and coincident vectors are frequent."""
     elements = st.integers(-8, 8).map(lambda i: i / 4)
     return hnp.arrays(np.float64, (rows, columns), elements=elements).map(torch.from_numpy)
 
@@ -51,16 +51,16 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 @PROPERTY
 @given(problems())
-def test_weights_and_attributes_are_shares(problem: Problem) -> None:
-    for share in problem.pool()[1:]:
-        assert (share >= 0).all()
-        assert abs(share.sum() - 1) < 1e-12
+def test_weights_and_attributes_sum_to_one(problem: Problem) -> None:
+    for fractions in problem.pool()[1:]:
+        assert (fractions >= 0).all()
+        assert abs(fractions.sum() - 1) < 1e-12
 
 
 @PROPERTY
 @given(problems())
 def test_no_feature_gives_more_mass_than_it_has(problem: Problem) -> None:
-    """p_j <= 1 / (n mu), so that the residual 1/n - mu p_j lies between 0 and 1/n."""
+    """p_j <= 1 / (n mu), so the residual 1/n - mu p_j lies between 0 and 1/n."""
     n = len(problem.features)
     residual = 1 / n - problem.mu * problem.pool().weights
     assert (residual >= -1e-12).all()
@@ -70,9 +70,9 @@ def test_no_feature_gives_more_mass_than_it_has(problem: Problem) -> None:
 
 @PROPERTY
 @given(problems())
-def test_pooled_is_the_weighted_sum_of_the_features_as_they_are(problem: Problem) -> None:
+def test_the_vector_is_the_weighted_sum_of_unclipped_features(problem: Problem) -> None:
     out = problem.pool()
-    close(out.pooled, sum(p * f for p, f in zip(out.weights, problem.features, strict=True)))
+    close(out.vector, sum(p * f for p, f in zip(out.weights, problem.features, strict=True)))
 
 
 @PROPERTY
@@ -81,7 +81,7 @@ def test_order_of_features_does_not_matter(problem: Problem, random: Random) -> 
     order = torch.tensor(random.sample(range(len(problem.features)), len(problem.features)))
     before, after = problem.pool(), problem.pool(features=problem.features[order])
     close(after.weights, before.weights[order])
-    close(after.pooled, before.pooled)
+    close(after.vector, before.vector)
     close(after.attributes, before.attributes)
 
 
@@ -92,7 +92,7 @@ def test_order_of_prototypes_orders_the_attributes(problem: Problem, random: Ran
     before, after = problem.pool(), problem.pool(prototypes=problem.prototypes[order])
     close(after.attributes, before.attributes[order])
     close(after.weights, before.weights)
-    close(after.pooled, before.pooled)
+    close(after.vector, before.vector)
 
 
 @PROPERTY
@@ -100,7 +100,7 @@ def test_order_of_prototypes_orders_the_attributes(problem: Problem, random: Ran
 def test_doubling_every_feature_halves_the_weights(problem: Problem) -> None:
     before, after = problem.pool(), problem.pool(features=problem.features.repeat(2, 1))
     close(after.weights, before.weights.repeat(2) / 2)
-    close(after.pooled, before.pooled)
+    close(after.vector, before.vector)
     close(after.attributes, before.attributes)
 
 
@@ -116,7 +116,7 @@ def test_doubling_every_prototype_halves_the_attributes(problem: Problem) -> Non
 @PROPERTY
 @given(problems(), st.data(), st.sampled_from([torch.nan, torch.inf, -torch.inf, 1e30, 0.0]))
 def test_masking_equals_deleting(problem: Problem, data: st.DataObject, junk: float) -> None:
-    """Values and gradients; whatever stands at the masked places is not read and gets no gradient."""
+    """Values and gradients are equal; masked features are not read and have no gradient."""
     n, m = len(problem.features), len(problem.prototypes)
     mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n).filter(any)))
     slope = torch.linspace(-1, 1, m, dtype=torch.float64)
@@ -124,8 +124,8 @@ def test_masking_equals_deleting(problem: Problem, data: st.DataObject, junk: fl
     def run(features: Tensor, mask: Tensor | None) -> list[Tensor]:
         f, w = features[None].clone().requires_grad_(), problem.prototypes.clone().requires_grad_()
         out = gsp(f, w, problem.mu, problem.eps, mask)
-        (out.pooled.square().sum() + out.attributes[0] @ slope).backward()
-        return [out.pooled[0], out.weights[0], out.attributes[0], f.grad[0], w.grad]
+        (out.vector.square().sum() + out.attributes[0] @ slope).backward()
+        return [out.vector[0], out.weights[0], out.attributes[0], f.grad[0], w.grad]
 
     deleted = run(problem.features[mask], None)
     masked = run(torch.where(mask[:, None], problem.features, junk), mask[None])
@@ -133,7 +133,7 @@ def test_masking_equals_deleting(problem: Problem, data: st.DataObject, junk: fl
     assert not masked[3][~mask].any()
     masked[1], masked[3] = masked[1][mask], masked[3][mask]
     for actual, expected in zip(masked, deleted, strict=True):
-        # The direction between coincident vectors is rounding over rounding: bounded, not equal.
+        # The direction between coincident vectors is pure rounding: bounded, not equal.
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -142,14 +142,14 @@ def test_masked_costs_and_scores_are_not_read(junk: float) -> None:
     generator = torch.Generator().manual_seed(0)
     mask = torch.tensor([[True, False, True, True]])
     costs = torch.rand(1, 3, 4, generator=generator, dtype=torch.float64)
-    spoilt = torch.where(mask[:, None], costs, junk).requires_grad_()
+    spoiled = torch.where(mask[:, None], costs, junk).requires_grad_()
     eps = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
-    out = gsp_weights(spoilt, 0.4, eps, mask)
+    out = gsp_weights(spoiled, 0.4, eps, mask)
     expected = gsp_weights(costs[:, :, mask[0]], 0.4, 5.0)
     torch.testing.assert_close(out.weights[mask], expected.weights[0])
     torch.testing.assert_close(out.attributes, expected.attributes)
     out.attributes.square().sum().backward()
-    assert spoilt.grad.isfinite().all()
+    assert spoiled.grad.isfinite().all()
     assert eps.grad.isfinite()
 
     scores = torch.where(mask, costs[:, 0], junk).requires_grad_()
@@ -158,7 +158,7 @@ def test_masked_costs_and_scores_are_not_read(junk: float) -> None:
     assert scores.grad[mask].any()
 
 
-def test_images_do_not_see_each_other() -> None:
+def test_images_are_independent() -> None:
     """A batch with its own mu and mask per image equals the images one by one."""
     features, prototypes = random_problem(1, batch=4, n=8)
     mu = torch.tensor([0.1, 0.5, 0.93, 1.0], dtype=torch.float64)
@@ -170,12 +170,12 @@ def test_images_do_not_see_each_other() -> None:
             torch.testing.assert_close(batch[b], single[0], rtol=1e-10, atol=1e-12)
 
 
-def test_mu_may_come_as_number_scalar_column_or_row() -> None:
+def test_mu_may_be_a_number_scalar_column_or_row() -> None:
     features, prototypes = random_problem(3)
-    expected = gsp(features, prototypes, 0.3, 5.0).pooled
+    expected = gsp(features, prototypes, 0.3, 5.0).vector
     for shape in [(), (1,), (2,), (2, 1)]:
         mu = torch.full(shape, 0.3, dtype=torch.float64)
-        torch.testing.assert_close(gsp(features, prototypes, mu, 5.0).pooled, expected)
+        torch.testing.assert_close(gsp(features, prototypes, mu, 5.0).vector, expected)
 
 
 @PROPERTY
@@ -206,8 +206,8 @@ def test_soft_selection_ignores_a_common_shift(scores: np.ndarray, mu: float, sh
 
 @PROPERTY
 @given(hnp.arrays(np.float64, 6, elements=st.floats(-50, 50)), st.floats(0.01, 0.99))
-def test_keeping_and_dropping_are_mirror_images(scores: np.ndarray, mu: float) -> None:
-    """What is not kept is the soft selection of the share 1 - mu by the opposite scores."""
+def test_keeping_and_dropping_are_symmetric(scores: np.ndarray, mu: float) -> None:
+    """The dropped mass is the soft selection of the fraction 1 - mu by negated scores."""
     row = torch.from_numpy(scores)[None]
     kept, dropped = 6 * mu * soft_selection(row, mu), 6 * (1 - mu) * soft_selection(-row, 1 - mu)
     torch.testing.assert_close(kept + dropped, torch.ones_like(row), rtol=0, atol=1e-9)

@@ -44,18 +44,18 @@ def test_float32_has_the_digits_of_float64(mu: float, eps: float, gap: float) ->
     """Values and gradients within 1e-5, also for features within 0.01 of a prototype."""
     inputs = *near_prototypes(0, gap), torch.tensor(mu), torch.tensor(eps)
     single, double = evaluate(gsp, torch.float32, *inputs), evaluate(gsp, torch.float64, *inputs)
-    for name in ("pooled", "weights", "attributes", "features", "prototypes"):
+    for name in ("vector", "weights", "attributes", "features", "prototypes"):
         error = (single[name] - double[name]).norm() / double[name].norm()
         assert error < 1e-5, (name, float(error))
     for name, value in (("mu", mu), ("eps", eps)):
-        # Differences of nearly equal sums, of which the loss gives the size.
+        # These are differences of nearly equal sums, so the error is relative to the loss.
         error = value * (single[name] - double[name]).abs() / double["loss"].abs()
         assert error < 1e-5, (name, float(error))
 
 
 @pytest.mark.parametrize("eps", [100.0, 1e3, 1e4])
 @pytest.mark.parametrize("mu", [0.05, 0.33, 0.7])
-def test_float32_selects_alike_at_any_sharpness(mu: float, eps: float) -> None:
+def test_float32_selects_the_same_features_at_any_sharpness(mu: float, eps: float) -> None:
     """The kept fraction n mu p_j of each feature is within 1e-3."""
     features, prototypes = random_problem(1, batch=8, n=49, m=16, d=32, dtype=torch.float32)
     single = gsp(features, prototypes, mu, eps).weights.double()
@@ -69,19 +69,19 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     half, prototypes = features.to(dtype), prototypes.to(dtype)
     out = gsp(half, prototypes, 0.3, 5.0)
     exact = gsp(half.float(), prototypes.float(), 0.3, 5.0)
-    assert out.pooled.dtype == dtype
+    assert out.vector.dtype == dtype
     assert out.weights.dtype == out.attributes.dtype == torch.float32
     assert torch.equal(out.weights, exact.weights)
     assert torch.equal(out.attributes, exact.attributes)
-    assert torch.equal(out.pooled, exact.pooled.to(dtype))
+    assert torch.equal(out.vector, exact.vector.to(dtype))
 
 
-def test_half_precision_features_meet_float32_prototypes() -> None:
-    """The case of mixed-precision training: parameters stay in float32, and gradients come in each own dtype."""
+def test_half_precision_features_with_float32_prototypes() -> None:
+    """As in mixed-precision training: parameters stay in float32, and each gradient has the dtype of its input."""
     features, prototypes = random_problem(3, dtype=torch.float32)
     half = features.bfloat16().requires_grad_()
     prototypes.requires_grad_()
-    gsp(half, prototypes, 0.3, 5.0).pooled.float().square().sum().backward()
+    gsp(half, prototypes, 0.3, 5.0).vector.float().square().sum().backward()
     assert (half.grad.dtype, prototypes.grad.dtype) == (torch.bfloat16, torch.float32)
     assert half.grad.isfinite().all()
     assert prototypes.grad.any()
@@ -93,12 +93,12 @@ def test_wide_input_keeps_its_dtype(dtype: torch.dtype) -> None:
     assert {x.dtype for x in gsp(features, prototypes, 0.3, 5.0)} == {dtype}
 
 
-def test_mu_and_eps_of_another_dtype_do_not_widen_the_result() -> None:
+def test_mu_and_eps_do_not_change_the_dtype_of_the_result() -> None:
     features, prototypes = random_problem(5, dtype=torch.float32)
     mu, eps = torch.tensor([0.3], dtype=torch.float64), torch.tensor([5.0], dtype=torch.float64)
     out = gsp(features, prototypes, mu, eps)
     assert {x.dtype for x in out} == {torch.float32}
-    assert torch.equal(out.pooled, gsp(features, prototypes, 0.3, 5.0).pooled)
+    assert torch.equal(out.vector, gsp(features, prototypes, 0.3, 5.0).vector)
 
 
 def test_autocast_changes_nothing() -> None:
@@ -113,7 +113,7 @@ def test_autocast_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("backend", "masked"), [("inductor", True), ("aot_eager", False)])
 def test_compiled_to_one_graph_equals_eager(backend: str, masked: bool) -> None:
-    """Values and gradients; an error of the data still reaches the user."""
+    """Values and gradients are equal; a fully masked image still raises."""
     torch.compiler.reset()
     compiled = torch.compile(gsp, fullgraph=True, backend=backend)
     features, prototypes = random_problem(7, n=6)

@@ -1,4 +1,4 @@
-"""The weights and attributes of GSP against other ways to solve the same problem."""
+"""Weights and attributes of GSP against other solvers of the same problem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MU = (0.05, 0.3, 0.7, 0.95)
 
 
 def solve(costs: np.ndarray, mu: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Our residual masses rho and prototype masses sum_j pi_ij, in the documents' units."""
+    """Residual masses rho and prototype masses sum_j pi_ij, in the units of [GSP]."""
     weights, attributes = gsp_weights(torch.from_numpy(costs)[None], mu, eps)
     return 1 / costs.shape[1] - mu * weights[0].numpy(), mu * attributes[0].numpy()
 
@@ -50,12 +50,12 @@ def test_gsp_from_features_to_pooled_vector(mu: float, eps: float) -> None:
         weights = (1 / 9 - rho) / mu
         np.testing.assert_allclose(out.weights[b], weights, rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(out.attributes[b], pi.sum(1) / mu, rtol=1e-9, atol=1e-13)
-        np.testing.assert_allclose(out.pooled[b], weights @ features[b].numpy(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(out.vector[b], weights @ features[b].numpy(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("mu", [0.25, 0.5, 0.05, 0.37, 0.9])
 def test_large_eps_solves_the_linear_program(mu: float) -> None:
-    """n mu = 12 mu is an integer for the first two; else one feature is taken in part."""
+    """n mu = 12 mu is an integer for the first two; otherwise one feature is kept in part."""
     costs = distinct_costs(3, m=4, n=12)
     rho, pi = linear_program(costs, mu)
     residual, masses = solve(costs, mu, 1e4)
@@ -66,7 +66,7 @@ def test_large_eps_solves_the_linear_program(mu: float) -> None:
 
 
 @pytest.mark.parametrize("mu", [0.25, 0.37])
-def test_large_eps_is_partial_transport_with_roomy_prototypes(mu: float) -> None:
+def test_large_eps_is_partial_transport_without_capacities(mu: float) -> None:
     """POT's exact partial transport, each prototype able to take all of the mass."""
     costs = distinct_costs(4, m=3, n=8)
     plan = ot.partial.partial_wasserstein(np.full(8, 1 / 8), np.full(3, mu), costs.T, m=mu)
@@ -97,8 +97,8 @@ def test_equals_the_primal_optimum_of_the_smoothed_problem(mu: float, eps: float
 @pytest.mark.parametrize("mu", MU)
 @pytest.mark.parametrize("eps", EPS)
 def test_weights_equal_sinkhorn_between_keep_and_drop(mu: float, eps: float) -> None:
-    """By the chain rule of entropy (P2) is a transport to two places: 'keep', at the soft minimum of the costs and
-    with capacity mu, and 'drop', free and with capacity 1 - mu."""
+    """By the chain rule of entropy, (P2) is a transport to two targets: 'keep' with capacity mu at the soft minimum of
+    the costs, and 'drop' with capacity 1 - mu at no cost."""
     costs = np.random.default_rng(7).random((4, 10))
     keep = -np.log(np.exp(-eps * costs).sum(0)) / eps
     plan = ot.sinkhorn(
@@ -116,7 +116,7 @@ def test_weights_equal_sinkhorn_between_keep_and_drop(mu: float, eps: float) -> 
 @pytest.mark.parametrize("mu", [0.3, 0.7])
 @pytest.mark.parametrize("eps", [0.5, 5.0, 20.0])
 def test_attributes_are_the_marginal_of_a_sinkhorn_plan(mu: float, eps: float) -> None:
-    """Given our prototype masses, POT's transport with a free 'drop' prototype leaves the masses rho behind."""
+    """Given the prototype masses, the transport of POT with a free 'drop' prototype has the residual masses rho."""
     costs = np.random.default_rng(8).random((4, 10))
     residual, masses = solve(costs, mu, eps)
     plan = ot.sinkhorn(
@@ -129,17 +129,17 @@ def test_attributes_are_the_marginal_of_a_sinkhorn_plan(mu: float, eps: float) -
         numItermax=100_000,
     )
     np.testing.assert_allclose(plan[-1], residual, atol=1e-10)
-    # The free marginal is optimal: all prototypes and the residue share one scaling, as exp(-eps c) alone tells.
+    # The free marginal is optimal: all prototypes and the residue have one scaling of exp(-eps c).
     scaling = plan[:-1] / (plan[-1] * np.exp(-eps * costs))
     np.testing.assert_allclose(scaling, scaling.mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [5, 49, 196])
-def test_few_steps_find_the_root_and_more_do_not_leave_it(
+def test_few_steps_find_the_root_and_more_steps_keep_it(
     n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 11 steps on nothing changes but the last digits, for eps up to 20; rows settle at different times."""
+    """From 11 steps on, only the last digits change, for eps up to 20; rows converge at different steps."""
     generator = torch.Generator().manual_seed(9)
     eps = torch.tensor([0.1, 0.5, 1.0, 5.0, 20.0], dtype=dtype).repeat_interleave(50)
     costs = 2 * torch.rand(250, 8, n, generator=generator, dtype=dtype)
@@ -156,7 +156,7 @@ def test_few_steps_find_the_root_and_more_do_not_leave_it(
 
 @pytest.mark.parametrize("mu", MU)
 @pytest.mark.parametrize("eps", EPS)
-def test_a_graph_that_can_ask_nothing_finds_the_same_root(
+def test_bracketing_reads_no_value_and_finds_the_same_root(
     mu: float, eps: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = torch.from_numpy(2 * np.random.default_rng(2).random((3, 6, 20)))
@@ -170,7 +170,7 @@ def test_a_graph_that_can_ask_nothing_finds_the_same_root(
 
     monkeypatch.setattr(Tensor, "__bool__", ask)
     gsp_weights(costs, mu, eps, mask=mask)
-    assert asked  # so that the next line says something
+    assert asked  # the substitute is in use
     asked.clear()
     monkeypatch.setattr(threshold, "is_capturing", lambda scores: True)
     found = gsp_weights(costs, mu, eps, mask=mask)

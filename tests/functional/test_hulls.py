@@ -1,4 +1,4 @@
-"""Convex hulls against scipy, and how far classes overlap."""
+"""Convex hulls, membership against a linear program, and overlap of classes."""
 
 import numpy as np
 import pytest
@@ -9,23 +9,26 @@ from winnow.functional import convex_hull, hull_overlap, in_hull
 SQUARE = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 
 
-def test_the_outline_is_that_of_scipy():
+def test_the_corners_are_those_of_scipy():
     spatial = pytest.importorskip("scipy.spatial")
     points = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     found = convex_hull(points)
-    expected = spatial.ConvexHull(points.numpy()).vertices.tolist()  # counter-clockwise in the plane
-    start = expected.index(int(found[0]))
+    expected = spatial.ConvexHull(points.numpy()).vertices.tolist()
+    start = expected.index(int(points[:, 0].argmin()))
     assert found.tolist() == expected[start:] + expected[:start]
 
 
-def test_degenerate_outlines():
+def test_hulls_of_lines_and_points():
     assert convex_hull(torch.zeros(1, 2)).tolist() == [0]
     line = torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
     assert sorted(convex_hull(line).tolist()) == [0, 2]
     middles = torch.cat([SQUARE, torch.tensor([[0.5, 0.0], [0.5, 0.5]])])
     assert sorted(convex_hull(middles).tolist()) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="plane"):
-        convex_hull(torch.zeros(3, 3))
+    assert convex_hull(torch.ones(4, 2)).tolist() == [0]
+    assert convex_hull(SQUARE[[3, 2, 1, 0]]).tolist() == [3, 2, 1, 0]  # counterclockwise from the smallest x, then y
+    for wrong in (torch.zeros(3, 3), torch.zeros(0, 2), torch.zeros(2)):
+        with pytest.raises(ValueError, match=r"points: expected shape \(n, 2\)"):
+            convex_hull(wrong)
 
 
 @pytest.mark.parametrize(("dim", "corners"), [(1, 3), (2, 5), (3, 12), (8, 30)])
@@ -47,10 +50,10 @@ def test_a_hull_of_one_point_holds_that_point_alone():
     assert in_hull(torch.tensor([[1.0, 2.0], [1.0, 2.1]]), torch.tensor([[1.0, 2.0]])).tolist() == [True, False]
 
 
-def test_overlap_is_the_share_of_points():
+def test_overlap_is_the_fraction_of_points():
     points = torch.tensor([[0.5, 0.5], [0.9, 0.9], [1.5, 1.5], [3.0, 3.0]])
     labels = torch.tensor([0, 0, 1, 1])
-    shares = hull_overlap(points, labels, [SQUARE, SQUARE + 0.8])
-    assert shares.tolist() == [0.5, 0.0]
+    overlap = hull_overlap(points, labels, [SQUARE, SQUARE + 0.8])
+    assert overlap.tolist() == [0.5, 0.0]
     assert hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE]).tolist() == [1.0, 0.0, 0.0]
     assert hull_overlap(points, labels, [SQUARE, SQUARE + 0.8, SQUARE[:0]]).tolist() == [0.5, 0.0, 0.0]

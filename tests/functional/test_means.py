@@ -19,7 +19,7 @@ parameters = st.floats(-40, 40)
 SOFT = {"log_exp": log_exp_mean, "power": power_mean}
 EVERY = {
     "log_exp": lambda x, **rest: log_exp_mean(x, 3.0, **rest),
-    "log_exp towards the smallest": lambda x, **rest: log_exp_mean(x, -3.0, **rest),
+    "log_exp toward the smallest": lambda x, **rest: log_exp_mean(x, -3.0, **rest),
     "log_exp at 0": lambda x, **rest: log_exp_mean(x, 0.0, **rest),
     "log_exp at infinity": lambda x, **rest: log_exp_mean(x, INF, **rest),
     "power": lambda x, **rest: power_mean(x, 2.0, **rest),
@@ -49,7 +49,7 @@ def slow(name: str, values: list[float], parameter: float) -> float:
 @settings(max_examples=60, deadline=None)
 @given(values=numbers, parameter=parameters)
 def test_equals_its_definition(name: str, values: list[float], parameter: float) -> None:
-    assume(parameter == 0 or abs(parameter) > 1e-3)  # nearer to 0 the plain formula has no digits left
+    assume(parameter == 0 or abs(parameter) > 1e-3)  # the plain formula loses all digits near 0
     found = SOFT[name](torch.tensor(values, dtype=torch.float64), parameter)
     assert float(found) == pytest.approx(slow(name, values, parameter), rel=1e-9)
 
@@ -58,7 +58,7 @@ def test_equals_its_definition(name: str, values: list[float], parameter: float)
 @settings(max_examples=60, deadline=None)
 @given(values=numbers, one=parameters, two=parameters)
 @example(values=[1.0, 2.0], one=-1.0, two=-5e-324)
-def test_grows_with_its_parameter_between_the_smallest_and_the_largest(
+def test_increases_with_its_parameter_from_the_smallest_to_the_largest(
     name: str, values: list[float], one: float, two: float
 ) -> None:
     x = torch.tensor(values, dtype=torch.float64)
@@ -79,10 +79,10 @@ def test_strictly_grows_for_different_numbers(name: str) -> None:
 @soft_mean
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_runs_into_its_limits(name: str, dtype: torch.dtype, sign: int) -> None:
+def test_reaches_its_limits(name: str, dtype: torch.dtype, sign: int) -> None:
     x, mean = sample(6).to(dtype), SOFT[name]
     digits = 100 * torch.finfo(dtype).eps
-    for tiny in (1e-9, 1e-30):  # the mean or the geometric mean, with all its digits
+    for tiny in (1e-9, 1e-30):  # the mean or the geometric mean, to all digits
         torch.testing.assert_close(mean(x, sign * tiny), mean(x, 0.0), rtol=digits, atol=5e-9)
     torch.testing.assert_close(mean(x, sign * 1e6), mean(x, sign * INF), rtol=1e-4, atol=0)
     torch.testing.assert_close(mean(x, sign * 1e30), mean(x, sign * INF), rtol=digits, atol=0)
@@ -115,7 +115,7 @@ def test_delta_shifts_the_value_and_not_the_gradient() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(values=numbers, k=st.integers(1, 9), largest=st.booleans())
-def test_hard_mean_is_that_of_the_sorted_numbers(values: list[float], k: int, largest: bool) -> None:
+def test_hard_mean_equals_the_mean_of_sorted_numbers(values: list[float], k: int, largest: bool) -> None:
     chosen = sorted(values, reverse=largest)[:k]
     found = hard_skewed_mean(torch.tensor(values, dtype=torch.float64), k, largest=largest)
     assert float(found) == pytest.approx(sum(chosen) / len(chosen), rel=1e-14)
@@ -125,7 +125,7 @@ def test_hard_mean_is_that_of_the_sorted_numbers(values: list[float], k: int, la
 @settings(max_examples=60, deadline=None)
 @given(values=numbers, k=st.integers(1, 7))
 def test_smooths_the_hard_mean(name: str, values: list[float], k: int) -> None:
-    """Some parameter from 0 (power: 1) to infinity meets the hard mean of every K, as Theorem 1 says."""
+    """Some parameter from 0 (power: 1) to infinity gives the hard mean of every K (Theorem 1 of [Skewed])."""
     x, mean = torch.tensor(values, dtype=torch.float64), SOFT[name]
     plain = 0.0 if name == "log_exp" else 1.0
     top, bottom = hard_skewed_mean(x, k), hard_skewed_mean(x, k, largest=False)
@@ -134,7 +134,7 @@ def test_smooths_the_hard_mean(name: str, values: list[float], k: int) -> None:
     low, high = plain, 1e6
     for _ in range(80):
         low, high = (low, (low + high) / 2) if mean(x, (low + high) / 2) > top else ((low + high) / 2, high)
-    # With K = 1 or ties for the largest the two meet at infinity only; log(N) / 1e6 is what is left there.
+    # With K = 1, or ties for the largest, both are equal only at infinity; the remaining gap is log(N) / 1e6.
     assert float(mean(x, low)) == pytest.approx(float(top), abs=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_the_hard_mean_falls_with_k_from_the_largest_to_the_mean() -> None:
 
 
 @every_mean
-def test_gradient_is_that_of_finite_differences(name: str) -> None:
+def test_gradient_equals_finite_differences(name: str) -> None:
     mask = torch.tensor([[True, True, False, True], [True, True, True, True], [False, False, True, False]])
     x = sample(3, 4).requires_grad_()
     assert gradcheck(EVERY[name], x)
@@ -162,14 +162,14 @@ def test_a_mask_drops_numbers(name: str, dim: int) -> None:
     rows, kept = (x, mask) if dim != 0 else (x.mT, mask.mT)
     expected = [EVERY[name](row[keep]) if keep.any() else torch.zeros((), dtype=x.dtype)
                 for row, keep in zip(rows, kept, strict=True)]  # fmt: skip
-    for filling in (0.5, INF, math.nan):  # whatever stands where the mask is false
+    for filling in (0.5, INF, math.nan):  # masked numbers are not read
         found = EVERY[name](x.masked_fill(~mask, filling), dim=dim, mask=mask)
         torch.testing.assert_close(found, torch.stack(expected))
 
 
 @every_mean
 @pytest.mark.parametrize("shape", [(2, 0), (2, 3), (0, 3)], ids=str)
-def test_nothing_that_counts_gives_zero_and_no_gradient(name: str, shape: tuple[int, int]) -> None:
+def test_an_empty_selection_gives_zero_and_no_gradient(name: str, shape: tuple[int, int]) -> None:
     x = sample(*shape).requires_grad_()
     found = EVERY[name](x, mask=torch.zeros(shape, dtype=torch.bool))
     assert torch.equal(found, torch.zeros(shape[0], dtype=x.dtype))
@@ -198,8 +198,8 @@ def test_compiles_to_one_graph_that_equals_eager(name: str) -> None:
     torch.testing.assert_close(compiled(x), EVERY[name](x, mask=mask))
 
 
-def test_parameters_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+def test_parameters_out_of_range_raise() -> None:
+    with pytest.raises(ValueError, match="k: expected at least 1, got 0"):
         hard_skewed_mean(sample(3), 0)
-    with pytest.raises(ValueError, match="not a number"):
+    with pytest.raises(ValueError, match="gamma: expected a real number"):
         power_mean(sample(3), math.nan)

@@ -98,6 +98,9 @@ def call_loss(
     reference_labels: Tensor | None = None, exclude: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return a pair loss of queries against references."""
+    if references is None and exclude is None and hasattr(loss, "proxies"):  # a proxy loss without proxies of its own
+        within: Tensor = find("winnow.functional.pairs:compare_within_batch")(loss, queries, labels)
+        return within
     return call(
         loss.forward, queries, labels, ref_emb__references=references, ref_labels__reference_labels=reference_labels,
         exclude=exclude,
@@ -107,7 +110,7 @@ def call_loss(
 def set_of_loss(loss: Any, *, normalizer: str | None = None, miner: Any = None) -> None:
     """Set how a loss normalizes vectors, and its miner."""
     if normalizer is not None:
-        name = "normalize" if hasattr(loss, "normalize") else "normalise"
+        name = "normalizer" if hasattr(loss, "normalizer") else "normalise"
         setattr(loss, name, NORMALIZERS[normalizer])
     if miner is not None:
         setattr(loss, "miner" if hasattr(loss, "miner") else "mining", miner)
@@ -150,7 +153,7 @@ def call_regularizer(part: Any, centers: Tensor, labels: Tensor | None, counted:
 def make_zsr(classes: int, width: int, ridge: float, scale: float) -> Any:
     """Return the zero-shot regularizer."""
     kind = find("winnow.losses:ZeroShotRegularizer", "winnow.losses:ZeroShotRegularisation")
-    return kind(classes, width, ridge=ridge, scale=scale)
+    return call(kind, classes, width, ridge_alpha__ridge=ridge, logit_scale__scale=scale)
 
 
 def make_pull(network: nn.Module, target: Mapping[str, Tensor], weight: float) -> Any:
@@ -350,9 +353,17 @@ def study_names() -> list[str]:
 
 def train(config: Any, folder: Path, *, monitor: Any = None, resume: bool = False) -> dict[str, Any]:
     """Train a run in a folder; return what `result.json` holds."""
-    run = find("winnow.training:run_training", "winnow.training.run:run_training")
+    run = find("winnow.training:train", "winnow.training:run_training", "winnow.training.run:run_training")
     call(run, config, RunFolder(folder), callback__monitor=monitor, resume=resume)
-    return RunFolder(folder).read_result()
+    result = read_result(folder)
+    assert result is not None, "the run is finished"
+    return result
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Return the result of a run as a dictionary; None if the run is not finished."""
+    result = RunFolder(folder).read_result()
+    return result.to_dict() if hasattr(result, "to_dict") else result
 
 
 class Killed(Monitor):  # type: ignore[misc, valid-type]

@@ -71,7 +71,7 @@ def test_an_old_run_that_was_broken_off_goes_on_to_the_same(place: Path) -> None
 def test_an_old_finished_run_is_read(place: Path) -> None:
     old = records.read("files.json")["finished"]
     same(old["log"], runs.history(Path("finished")))
-    result = a.RunFolder(Path("finished")).read_result()
+    result = a.read_result(Path("finished"))
     assert result is not None
     same(old["metrics"], result["metrics"])
     made = a.run_command("evaluate", "finished", "--json")

@@ -1,4 +1,4 @@
-"""The index: what it finds, what it keeps, and that nothing leaves it half changed."""
+"""The index: search, entries, updates, and atomic changes."""
 
 import io
 import json
@@ -15,11 +15,10 @@ from PIL import Image
 from winnow import Embedder, Index
 from winnow.data import read_collection
 from winnow.errors import ConfigError, DataError, ModelError, OutputError
-from winnow.evaluation import search
-from winnow.index import embedding, search_again, writing
-from winnow.index.approximate import FaissFinder, measure_recall, open_finder
-from winnow.index.exact import ExactFinder, measured
-from winnow.index.manifest import locked
+from winnow.evaluation import nearest_neighbors
+from winnow.index import embedding, reranked_search, update
+from winnow.index.finders import ExactFinder, FaissFinder, measure_recall, open_finder, rank_exactly
+from winnow.index.storage import lock_index
 
 
 def make_model(seed=0, dim=8):
@@ -51,19 +50,19 @@ def index(model, photos, tmp_path):
 
 
 def embedded(monkeypatch):
-    """Count the images that are embedded from now on."""
+    """Record the sizes of all batches that are embedded from now on."""
     counts = []
-    real = embedding.embed_pixels
-    monkeypatch.setattr(embedding, "embed_pixels", lambda m, p: counts.append(len(p)) or real(m, p))
+    original = embedding.embed_pixels
+    monkeypatch.setattr(embedding, "embed_pixels", lambda m, p: counts.append(len(p)) or original(m, p))
     return counts
 
 
 def test_finds_what_exact_search_finds(index, model, photos):
     files = sorted(photos.rglob("*.png"))
     vectors = model.encode(files)
-    distances, places = search(vectors, vectors, 5)
+    distances, positions = nearest_neighbors(vectors, vectors, 5)
     hits = index.search(files, 5)
-    assert [[index.entry(i).path for i in row] for row in hits.ids] == [[str(files[p]) for p in r] for r in places]
+    assert [[index.entry(i).path for i in row] for row in hits.ids] == [[str(files[p]) for p in r] for r in positions]
     assert np.allclose(hits.distances, distances.numpy(), atol=1e-6)
     again = Index.open(index.path)
     assert np.array_equal(again.search(vectors, 5).ids, hits.ids)
@@ -71,7 +70,7 @@ def test_finds_what_exact_search_finds(index, model, photos):
     assert np.array_equal(again.search(Image.open(files[0]), 3).ids[0], hits.ids[0, :3])
 
 
-def test_entries_tell_what_they_are(index, photos):
+def test_entries_have_path_label_hash_and_thumbnail(index, photos):
     first = index.entry(int(index.ids[0]))
     assert first.path == str(photos / "class_00" / "0.png")
     assert first.label == "class_00"
@@ -93,7 +92,7 @@ def test_thumbnails_are_upright(model, tmp_path):
     pixels = np.zeros((40, 80, 3), dtype=np.uint8)
     pixels[:, :40] = 255
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter
+    exif[0x0112] = 6  # rotate by 90 degrees
     Image.fromarray(pixels).save(folder / "a.jpg", exif=exif)
     index = Index.build(model, folder, tmp_path / "index")
     shown = Image.open(io.BytesIO(index.entry(0).thumbnail))
@@ -102,7 +101,7 @@ def test_thumbnails_are_upright(model, tmp_path):
     assert index.entry(0).label is None
 
 
-def test_only_what_changed_is_embedded(index, photos, monkeypatch):
+def test_only_changed_images_are_embedded(index, photos, monkeypatch):
     counts = embedded(monkeypatch)
     assert index.add(photos).unchanged == 12
     assert counts == []
@@ -113,7 +112,7 @@ def test_only_what_changed_is_embedded(index, photos, monkeypatch):
     moved.rename(photos / "class_02/renamed.png")
     Image.new("RGB", (40, 40), "blue").save(photos / "class_02/new.png")
     changes = index.add(photos, prune=True)
-    assert sum(counts) == 2  # the red and the blue one; the renamed file is known by its content
+    assert sum(counts) == 2  # red and blue; the renamed file has a known content hash
     assert (changes.added, changes.updated, changes.removed, changes.unchanged) == (2, 1, 2, 9)
     assert index.find(changed) == before[changed]
     assert index.find(gone) is None
@@ -121,7 +120,7 @@ def test_only_what_changed_is_embedded(index, photos, monkeypatch):
     assert len(Index.open(index.path)) == 12
 
 
-def test_without_pruning_nothing_is_lost(index, photos):
+def test_missing_files_keep_their_entries_without_prune(index, photos):
     (photos / "class_00/0.png").unlink()
     assert index.add(photos).removed == 0
     assert len(index) == 12
@@ -141,17 +140,17 @@ def test_remove(index, photos, monkeypatch):
     assert len(index) == 9
     new = index.add([photos / "class_00/0.png"])
     assert (new.added, new.embedded) == (1, 1)
-    assert max(index.ids) == 12  # ids are never used twice
+    assert max(index.ids) == 12  # ids are never reused
 
 
-def test_an_index_can_be_emptied(index):
+def test_an_index_may_become_empty(index):
     index.remove([index.entry(i).path for i in index.ids])
     again = Index.open(index.path)
     assert len(again) == 0
     assert again.search(np.zeros((2, 8), dtype=np.float32), 5).ids.shape == (2, 0)
 
 
-def test_a_label_alone_can_change(index, photos, tmp_path):
+def test_only_a_label_changes(index, photos, tmp_path):
     table = tmp_path / "table.csv"
     rows = [f"{path},same" for path in sorted(photos.rglob("*.png"))]
     table.write_text("path,label\n" + "\n".join(rows) + "\n")
@@ -160,13 +159,13 @@ def test_a_label_alone_can_change(index, photos, tmp_path):
     assert set(index.labels) == {"same"}
 
 
-def test_another_model_is_refused(index, photos, tmp_path):
+def test_another_model_raises(index, photos, tmp_path):
     with pytest.warns(UserWarning, match="random weights"):
         other = make_model(seed=1)
     with pytest.raises(ModelError, match="another model"):
         index.check_model(other)
     other.save_pretrained(index.path / "model")
-    with pytest.raises(ModelError, match="build it anew"):
+    with pytest.raises(ModelError, match="build it again"):
         Index.open(index.path).search([photos / "class_00/0.png"])
 
 
@@ -177,11 +176,13 @@ def test_float16(model, photos, tmp_path, index):
     assert half.search(index.vectors(index.ids), 1).ids[:, 0].tolist() == index.ids.tolist()
 
 
-def test_unreadable_files_are_left_out_and_named(model, photos, tmp_path):
+def test_unreadable_files_are_skipped_and_listed(model, photos, tmp_path):
     (photos / "class_00/broken.png").write_bytes(b"no image")
     index = Index.build(model, photos, tmp_path / "index")
     assert len(index) == 12
-    assert [(Path(p).name, "not an image" in reason) for p, reason in index.built.skipped] == [("broken.png", True)]
+    assert [(Path(p).name, "not a supported image" in reason) for p, reason in index.built.skipped] == [
+        ("broken.png", True)
+    ]
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "broken.png").write_bytes(b"")
@@ -189,7 +190,7 @@ def test_unreadable_files_are_left_out_and_named(model, photos, tmp_path):
         Index.build(model, alone, tmp_path / "nothing")
 
 
-def test_a_failed_change_leaves_the_old_index(index, photos, monkeypatch):
+def test_a_failed_change_keeps_the_old_index(index, photos, monkeypatch):
     Image.new("RGB", (40, 40), "red").save(photos / "class_00/new.png")
     before = (index.path / "index.json").read_text()
 
@@ -197,31 +198,31 @@ def test_a_failed_change_leaves_the_old_index(index, photos, monkeypatch):
         raise OSError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr("winnow.index.generation.np.save", fail)
+        patch.setattr("winnow.index.update.np.save", fail)
         with pytest.raises(OutputError, match="no room"):
             index.add(photos)
     assert (index.path / "index.json").read_text() == before
     assert len(Index.open(index.path)) == 12
     counts = embedded(monkeypatch)
     assert Index.open(index.path).add(photos).added == 1
-    assert counts == []  # it had been embedded before the disk was full
+    assert counts == []  # the image was embedded before the disk was full
 
 
 KILLED = """
 import os, sys
 from winnow import Embedder, Index
-from winnow.index import journal, manifest
+from winnow.index import storage, update
 model, photos, folder, where = sys.argv[1:]
 if where == "embedding":
-    add, calls = journal.Journal.add, []
+    add, calls = update.Journal.add, []
     def stop(self, *batch):
         add(self, *batch)
         calls.append(1)
         if len(calls) == 2:
             os._exit(9)
-    journal.Journal.add = stop
+    update.Journal.add = stop
 else:
-    manifest.Manifest.write = lambda self, folder: os._exit(9)
+    storage.Manifest.write = lambda self, folder: os._exit(9)
 if os.path.exists(os.path.join(folder, "index.json")):
     Index.open(folder).add(photos, batch_size=3)
 else:
@@ -230,7 +231,7 @@ else:
 
 
 @pytest.mark.parametrize("where", ["embedding", "switch"])
-def test_a_killed_process_leaves_the_old_index_and_its_work(model, photos, tmp_path, where, monkeypatch):
+def test_a_killed_process_keeps_the_old_index_and_its_vectors(model, photos, tmp_path, where, monkeypatch):
     model.save_pretrained(tmp_path / "model")
     folder = tmp_path / "index"
     Index.build(model, photos / "class_00", folder)
@@ -249,11 +250,11 @@ def test_a_killed_process_leaves_the_old_index_and_its_work(model, photos, tmp_p
 
 def test_one_writer_at_a_time(index, photos):
     pytest.importorskip("fcntl")
-    with locked(index.path), pytest.raises(OutputError, match="another process"):
+    with lock_index(index.path), pytest.raises(OutputError, match="another process"):
         Index.open(index.path).add(photos)
 
 
-def test_a_reader_keeps_what_it_opened(index, photos):
+def test_an_open_reader_keeps_its_generation(index, photos):
     reader = Index.open(index.path)
     index.remove([photos / "class_00/0.png"])
     assert len(reader) == 12
@@ -261,10 +262,10 @@ def test_a_reader_keeps_what_it_opened(index, photos):
     assert reader.search(reader.vectors([0]), 1).ids[0, 0] == 0
 
 
-def test_what_is_no_index_is_refused(tmp_path, index, model, photos):
-    with pytest.raises(DataError, match="no index"):
+def test_unusable_folders_and_kinds_raise(tmp_path, index, model, photos):
+    with pytest.raises(DataError, match="not an index"):
         Index.open(tmp_path)
-    with pytest.raises(DataError, match="holds an index already"):
+    with pytest.raises(DataError, match="already contains an index"):
         Index.build(model, photos, index.path)
     content = json.loads((index.path / "index.json").read_text())
     (index.path / "index.json").write_text(json.dumps({**content, "version": 99}))
@@ -279,39 +280,39 @@ def test_what_is_no_index_is_refused(tmp_path, index, model, photos):
         Index.build(model, photos, tmp_path / "y", kind="ivfpq")
 
 
-def test_wrong_queries_are_refused(index):
-    with pytest.raises(DataError, match="8"):
+def test_wrong_queries_raise(index):
+    with pytest.raises(DataError, match="queries: expected 8 dimensions"):
         index.search(np.zeros((1, 5), dtype=np.float32))
     with pytest.raises(DataError, match="NaN"):
         index.search(np.full((1, 8), np.nan, dtype=np.float32))
-    with pytest.raises(ConfigError, match="k"):
+    with pytest.raises(ConfigError, match=r"^k: "):
         index.search(np.zeros((1, 8), dtype=np.float32), 0)
     assert index.search(np.zeros((0, 8), dtype=np.float32), 3).ids.shape == (0, 3)
 
 
 def test_exact_search_in_blocks_with_ties(monkeypatch):
-    """Against a sort of all distances, with equal vectors, and blocks smaller than what is asked for."""
-    monkeypatch.setattr("winnow.index.exact._BLOCK", 7)
-    monkeypatch.setattr("winnow.index.exact._QUERIES", 4)
+    """Compare with a sort of all distances, with equal vectors and blocks smaller than k."""
+    monkeypatch.setattr("winnow.index.finders._BLOCK", 7)
+    monkeypatch.setattr("winnow.index.finders._QUERIES", 4)
     rng = np.random.default_rng(0)
     vectors = rng.integers(-2, 3, (60, 3)).astype(np.float32)
     queries = rng.integers(-2, 3, (9, 3)).astype(np.float32)
     for k in (1, 20, 60):
-        distances, places = measured(vectors, queries, ExactFinder(vectors).candidates(queries, k), k)
+        distances, positions = rank_exactly(vectors, queries, ExactFinder(vectors).candidates(queries, k), k)
         true = np.sqrt(((queries[:, None] - vectors) ** 2).sum(2))
         assert np.allclose(distances, np.sort(true, axis=1)[:, :k])
-        assert np.allclose(np.take_along_axis(true, places, axis=1), distances)
-        assert all(len(set(row)) == k for row in places.tolist())
+        assert np.allclose(np.take_along_axis(true, positions, axis=1), distances)
+        assert all(len(set(row)) == k for row in positions.tolist())
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
 def test_approximate_kinds_find_nearly_all(kind, tmp_path):
     pytest.importorskip("faiss")
-    from winnow.index.approximate import build_finder
+    from winnow.index.finders import build_finder
 
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(200, 16))
-    vectors = (centres[rng.integers(0, 200, 10_000)] + 0.3 * rng.normal(size=(10_000, 16))).astype(np.float32)
+    centers = rng.normal(size=(200, 16))
+    vectors = (centers[rng.integers(0, 200, 10_000)] + 0.3 * rng.normal(size=(10_000, 16))).astype(np.float32)
     build_finder(kind, vectors, tmp_path)
     finder = open_finder(kind, vectors, tmp_path)
     assert isinstance(finder, FaissFinder)
@@ -326,7 +327,7 @@ def test_approximate_kinds_find_nearly_all(kind, tmp_path):
     assert measure_recall(ExactFinder(vectors), vectors, sample=100) == 1.0
 
 
-def test_kinds_can_be_changed(index, photos):
+def test_convert_changes_the_kind(index, photos):
     pytest.importorskip("faiss")
     expected = index.search(index.vectors(index.ids), 4)
     index.convert("hnsw")
@@ -338,23 +339,23 @@ def test_kinds_can_be_changed(index, photos):
     assert again.search(again.vectors([3]), 20).ids.shape == (1, 11)
 
 
-def test_search_again(index):
+def test_reranked_search(index):
     vectors = index.vectors(index.ids)
     plain = index.search(vectors, 12)
     for rerank in ("aqe", "reciprocal"):
-        hits = search_again(index, vectors, 12, rerank)
+        hits = reranked_search(index, vectors, 12, rerank)
         assert np.array_equal(np.sort(hits.ids, axis=1), np.sort(plain.ids, axis=1))
         assert (np.diff(hits.distances, axis=1) >= 0).all()
-    assert np.array_equal(search_again(index, vectors, 3, "aqe", neighbours=1, alpha=0.0).ids, plain.ids[:, :3])
+    assert np.array_equal(reranked_search(index, vectors, 3, "aqe", num_neighbors=1, alpha=0.0).ids, plain.ids[:, :3])
     with pytest.raises(ConfigError, match="aqe"):
-        search_again(index, vectors, 3, "aqee")
+        reranked_search(index, vectors, 3, "aqee")
 
 
-def test_images_of_many_forms(model, photos, tmp_path):
+def test_images_from_paths_folders_and_names(model, photos, tmp_path):
     paths = sorted(photos.rglob("*.png"))[:3]
-    assert len(writing.as_image_set([*paths, str(paths[0])])) == 4
+    assert len(update.as_image_set([*paths, str(paths[0])])) == 4
     index = Index.build(model, [*paths, str(paths[0])], tmp_path / "listed")
-    assert len(index) == 3  # the one that is listed twice is there once
+    assert len(index) == 3  # a path that is listed twice has one entry
     assert index.labels == [None] * 3
     loose = tmp_path / "loose"
     (loose / "cats").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Vectors in files: the same in every format, and made once although a process was stopped."""
+"""Vectors in files: equal in every format, and embedded once if a process is interrupted."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from PIL import Image
 from winnow import Embedder
 from winnow.data import read_collection
 from winnow.errors import ConfigError, DataError
-from winnow.index import embed_to_file, embedding, journal
+from winnow.index import embed_to_file, embedding, update
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def read(path):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet", ".safetensors"])
-def test_files_hold_vectors_paths_and_labels(model, make_folder, tmp_path, suffix, monkeypatch):
+def test_files_contain_vectors_paths_and_labels(model, make_folder, tmp_path, suffix, monkeypatch):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
     monkeypatch.setattr("winnow.index.vector_file._CHUNK", 5)
@@ -51,7 +51,7 @@ def test_files_hold_vectors_paths_and_labels(model, make_folder, tmp_path, suffi
     made = embed_to_file(model, read_collection(photos), target, batch_size=4)
     vectors, paths, labels = read(target)
     assert made.count == made.embedded == len(paths) == 10
-    assert [reason for _, reason in made.skipped] == ["it is not an image Pillow knows"]
+    assert [reason for _, reason in made.skipped] == ["not a supported image format"]
     assert str(photos / "löse, bild.png") in paths
     assert labels == [None if "löse" in path else path.split("/")[-2] for path in paths]
     assert vectors.dtype == np.float32
@@ -59,10 +59,10 @@ def test_files_hold_vectors_paths_and_labels(model, make_folder, tmp_path, suffi
     assert not list(tmp_path.glob(".partial*"))
 
 
-def test_goes_on_where_it_stopped(model, make_folder, tmp_path, monkeypatch):
+def test_an_interrupted_call_resumes(model, make_folder, tmp_path, monkeypatch):
     images, target = read_collection(make_folder(classes=3, images=4)), tmp_path / "vectors.npy"
     whole = embed_to_file(model, images, tmp_path / "whole.npy")
-    real, batches = journal.Journal.add, []
+    real, batches = update.Journal.add, []
 
     def stop(self, *batch):
         if batches:
@@ -71,7 +71,7 @@ def test_goes_on_where_it_stopped(model, make_folder, tmp_path, monkeypatch):
         real(self, *batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(journal.Journal, "add", stop)
+        patch.setattr(update.Journal, "add", stop)
         with pytest.raises(KeyboardInterrupt):
             embed_to_file(model, images, target, batch_size=5)
     assert not target.exists()
@@ -84,23 +84,23 @@ def test_goes_on_where_it_stopped(model, make_folder, tmp_path, monkeypatch):
     assert np.allclose(np.load(target), np.load(tmp_path / "whole.npy"), atol=1e-6)
 
 
-def test_a_journal_of_another_model_is_dropped(tmp_path):
+def test_a_journal_of_another_model_is_emptied(tmp_path):
     file = tmp_path / "journal.sqlite"
-    first = journal.Journal(file, "one")
+    first = update.Journal(file, "one")
     first.add(["a"], np.ones((1, 2), dtype=np.float32), None)
     first.close()
-    again = journal.Journal(file, "one")
+    again = update.Journal(file, "one")
     assert again.hashes() == {"a"}
     assert again.get("a")[0].tolist() == [1, 1]
     again.close()
-    other = journal.Journal(file, "two")
+    other = update.Journal(file, "two")
     assert other.hashes() == set()
     other.close()
-    file.write_bytes(b"this is no data base, and longer than a header" * 10)
-    assert journal.Journal(file, "two").hashes() == set()
+    file.write_bytes(b"not a database, and longer than a header" * 10)
+    assert update.Journal(file, "two").hashes() == set()
 
 
-def test_what_cannot_be_written_is_refused(model, make_folder, tmp_path):
+def test_unknown_suffix_and_unreadable_images_raise(model, make_folder, tmp_path):
     images = read_collection(make_folder(classes=2, images=1))
     with pytest.raises(ConfigError, match="parquet"):
         embed_to_file(model, images, tmp_path / "vectors.txt")

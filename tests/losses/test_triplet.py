@@ -1,4 +1,4 @@
-"""The triplet loss sums over sorted prefixes; here it meets the cubic loop, ties and a batch too large for a cube."""
+"""The triplet loss against a loop over all triplets: ties, gradients, and large batches."""
 
 import pytest
 import torch
@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from winnow.losses import Triplet
+from winnow.losses import TripletMarginLoss
 
 
 def cubic(queries, labels, margin):
-    """Average the terms above zero, one query's (positives, negatives) table at a time; queries are unit vectors."""
+    """Return the mean of the terms above zero, query by query; queries are unit vectors."""
     total, count = 0.0, 0
     for q in range(len(queries)):
         distance = (queries - queries[q]).square().sum(dim=1).sqrt()
@@ -28,21 +28,21 @@ def cubic(queries, labels, margin):
     samples=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1.0, 1.0]), st.integers(0, 2)), max_size=10),
     margin=st.sampled_from([0.0, 0.1, 2.0]),
 )
-def test_ties_count_as_in_the_cubic_loop(samples, margin):
-    # Signed unit axes: distances are 0, sqrt(2) and 2 exactly, so that terms of exactly zero abound.
+def test_ties_equal_the_loop_over_triplets(samples, margin):
+    # Signed unit axes have distances of exactly 0, sqrt(2), and 2, so many terms are exactly zero.
     queries = torch.zeros(len(samples), 3, dtype=torch.float64)
     for row, (axis, sign, _) in enumerate(samples):
         queries[row, axis] = sign
     labels = torch.tensor([label for *_, label in samples], dtype=torch.int64)
-    value = float(Triplet(margin=margin)(queries, labels))
+    value = float(TripletMarginLoss(margin=margin)(queries, labels))
     assert value == pytest.approx(cubic(queries, labels, margin), rel=1e-12, abs=1e-15)
 
 
-def test_gradient_with_ties_is_that_of_the_cubic_loop():
+def test_gradient_with_ties_equals_the_loop_over_triplets():
     unit = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 0, 1, 2, 0]]
     labels = torch.tensor([0, 0, 1, 1, 2, 2, 1])
     ours = unit.clone().requires_grad_()
-    Triplet(margin=0.1)(ours, labels).backward()
+    TripletMarginLoss(margin=0.1)(ours, labels).backward()
 
     slow = unit.clone().requires_grad_()
     rows = slow / slow.norm(dim=1, keepdim=True)
@@ -58,11 +58,11 @@ def test_gradient_with_ties_is_that_of_the_cubic_loop():
     torch.testing.assert_close(ours.grad, slow.grad)
 
 
-def test_large_batch_equals_the_loop_by_query():
+def test_large_batch_equals_the_loop_over_queries():
     generator = torch.Generator().manual_seed(0)
     queries = torch.nn.functional.normalize(torch.randn(1500, 8, generator=generator), dim=1)
     labels = torch.arange(1500) % 300
-    value = float(Triplet()(queries, labels))
+    value = float(TripletMarginLoss()(queries, labels))
     assert value == pytest.approx(cubic(queries.double(), labels, 0.1), rel=1e-4)
 
 
@@ -79,5 +79,5 @@ def test_no_tensor_is_larger_than_the_distance_matrix():
 
     queries = torch.randn(40, 4, requires_grad=True)
     with Largest() as largest:
-        Triplet()(queries, torch.arange(40) % 8).backward()
+        TripletMarginLoss()(queries, torch.arange(40) % 8).backward()
     assert 40 * 40 <= largest.elements <= 40 * 41

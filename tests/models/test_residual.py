@@ -1,4 +1,4 @@
-"""Frozen norms joined with ReLU and shortcut: the same network, by plain operations, by the interpreter, on a GPU."""
+"""Residual blocks with fused norms: plain operations, the Triton interpreter, and a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.interpreter import run_interpreted
-from winnow.models.norm_fused import can_fuse, fused_norm_relu, norm_relu
-from winnow.models.residual import FrozenResidual, NormReLU, join_frozen_norms
+from tests.kernels.interpreter import run_interpreted
+from winnow.kernels.ops import can_fuse_norm, fused_norm_relu, norm_relu
+from winnow.models.residual import FrozenResidual, NormReLU, fuse_frozen_norms
 
 
 def made_norm(width: int, seed: int, device: str = "cpu") -> nn.BatchNorm2d:
@@ -56,24 +56,24 @@ def test_kernels_equal_plain_operations_on_the_gpu() -> None:
     check("cuda", [3, 64, 130, 2048])
 
 
-def test_not_a_number_stays_one() -> None:
+def test_nan_is_kept() -> None:
     x = torch.full((1, 2, 1, 1), torch.nan)
     assert norm_relu(x, made_norm(2, 0)).isnan().all()
 
 
-def test_only_frozen_norms_and_channels_last_maps_are_taken() -> None:
+def test_only_frozen_norms_and_channels_last_maps_are_fused() -> None:
     pytest.importorskip("triton")
     norm, x = made_norm(4, 0), torch.rand(2, 4, 3, 3).contiguous(memory_format=torch.channels_last)
-    assert can_fuse(x, norm, None, None)
-    assert not can_fuse(x.contiguous(), norm, None, None)
-    assert not can_fuse(x, norm, x.double(), None)
-    assert not can_fuse(x.double(), norm, None, None)
-    assert not can_fuse(x, copy.deepcopy(norm).train(), None, None)
-    assert not can_fuse(x, norm, x, copy.deepcopy(norm).requires_grad_())
+    assert can_fuse_norm(x, norm, None, None)
+    assert not can_fuse_norm(x.contiguous(), norm, None, None)
+    assert not can_fuse_norm(x, norm, x.double(), None)
+    assert not can_fuse_norm(x.double(), norm, None, None)
+    assert not can_fuse_norm(x, copy.deepcopy(norm).train(), None, None)
+    assert not can_fuse_norm(x, norm, x, copy.deepcopy(norm).requires_grad_())
 
 
 def resnet(name: str) -> nn.Module:
-    from winnow.models._torchvision import ensure_torchvision
+    from winnow.models import ensure_torchvision
 
     ensure_torchvision()
     import timm
@@ -81,7 +81,7 @@ def resnet(name: str) -> nn.Module:
     network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0).eval()
     generator = torch.Generator().manual_seed(0)
     for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):  # fresh norms would hide what they do
+        if isinstance(module, nn.BatchNorm2d):  # new norms are the identity
             for tensor in (module.weight, module.bias, module.running_mean):
                 assert tensor is not None
                 tensor.data.copy_(0.5 + 0.2 * torch.randn(len(tensor), generator=generator))
@@ -95,10 +95,10 @@ def run(network: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_a_rebuilt_network_is_the_same_bit_for_bit(name: str) -> None:
+def test_a_fused_network_is_equal_bit_for_bit(name: str) -> None:
     network, images = resnet(name), torch.rand(2, 3, 64, 64)
     joined = copy.deepcopy(network)
-    join_frozen_norms(joined)
+    fuse_frozen_norms(joined)
     assert sum(isinstance(m, FrozenResidual) for m in joined.modules()) == (8 if name == "resnet18" else 16)
     assert isinstance(joined.bn1, NormReLU)
     assert joined.state_dict().keys() == network.state_dict().keys()
@@ -112,17 +112,17 @@ def test_a_rebuilt_network_is_the_same_bit_for_bit(name: str) -> None:
         assert torch.equal(a, b)
 
 
-def test_a_rebuilt_network_compiles_to_one_graph() -> None:
+def test_a_fused_network_compiles_to_one_graph() -> None:
     torch._dynamo.reset()
     network, images = resnet("resnet18"), torch.rand(1, 3, 32, 32)
-    join_frozen_norms(network)
+    fuse_frozen_norms(network)
     compiled = torch.compile(network.forward_features, backend="aot_eager", fullgraph=True)  # type: ignore[arg-type]
     with torch.no_grad():
         torch.testing.assert_close(compiled(images), network.forward_features(images))  # type: ignore[operator]
 
 
-def test_networks_of_other_kinds_stay_as_they_are() -> None:
+def test_other_networks_are_not_changed() -> None:
     network = resnet("seresnet50")
     before = repr(network.layer1)  # type: ignore[union-attr]
-    join_frozen_norms(network)
+    fuse_frozen_norms(network)
     assert repr(network.layer1) == before  # type: ignore[union-attr]

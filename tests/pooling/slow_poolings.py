@@ -1,4 +1,4 @@
-"""Every pooling once more, slowly: one image at a time, in numpy and plain loops, from the equations alone."""
+"""Slow reference poolings in numpy: one image at a time, from the equations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray
 
 
 class Scene(NamedTuple):
-    """One image: (n, C) features row by row, the grid's (h, w), and (n, d) projected features."""
+    """One image: features (n, C), grid size (h, w), and projected features (n, d)."""
 
     features: Array
     grid: tuple[int, int]
@@ -47,7 +47,7 @@ def clip(vector: Array) -> Array:
 
 
 def batch_norm(x: Array, layer: Pooling, name: str) -> Array:
-    """(n, c) by the running averages."""
+    """Normalize rows (n, c) with the running averages."""
     norm = layer.get_submodule(name)
     mean, var = norm.running_mean.double().numpy(), norm.running_var.double().numpy()
     return (x - mean) / np.sqrt(var + norm.eps) * weights_of(layer, f"{name}.weight") + weights_of(
@@ -56,9 +56,9 @@ def batch_norm(x: Array, layer: Pooling, name: str) -> Array:
 
 
 def linear(x: Array, layer: Pooling, name: str) -> Array:
-    made = x @ weights_of(layer, f"{name}.weight").T
+    result = x @ weights_of(layer, f"{name}.weight").T
     bias = layer.get_submodule(name).bias
-    return made if bias is None else made + bias.detach().double().numpy()
+    return result if bias is None else result + bias.detach().double().numpy()
 
 
 def gap(image: Scene, layer: Pooling) -> list[float]:
@@ -81,14 +81,14 @@ def cbam(image: Scene, layer: Pooling) -> Array:
     h, w = image.grid
     channels = sigmoid(perceptron(image.features.max(axis=0)) + perceptron(image.features.mean(axis=0)))
     f = (image.features * channels).reshape(h, w, -1)
-    seen = np.stack([f.max(axis=2), f.mean(axis=2)])
+    summary = np.stack([f.max(axis=2), f.mean(axis=2)])
     kernel = weights_of(layer, "kernel")[0]
     reach = kernel.shape[-1] // 2
     total = np.zeros(f.shape[2])
     for y in range(h):
         for x in range(w):
             score = sum(
-                kernel[c, dy + reach, dx + reach] * seen[c, y + dy, x + dx]
+                kernel[c, dy + reach, dx + reach] * summary[c, y + dy, x + dx]
                 for c in range(2)
                 for dy in range(-reach, reach + 1)
                 for dx in range(-reach, reach + 1)
@@ -123,7 +123,7 @@ def delf(image: Scene, layer: Pooling) -> Array:
 
 
 def gemax(image: Scene, layer: Pooling) -> Array:
-    """The least-squares problem itself, with the ridge as rows of its own."""
+    """Solve the least-squares problem, with the ridge as additional rows."""
     f = image.features
     d = f.shape[1]
     rows = np.vstack([f, math.sqrt(layer.ridge) * np.eye(d)])
@@ -142,24 +142,24 @@ def gsop(image: Scene, layer: Pooling) -> Array:
     f = image.features
 
     def moments(rows: Array) -> Array:
-        if layer.centred:
+        if layer.centered:
             rows = rows - rows.mean(axis=1, keepdims=True)
         return rows @ rows.T / rows.shape[1]
 
     def attend(matrix: Array, name: str) -> Array:
-        # Batch norm has the matrix's rows as channels.
+        # The rows of the matrix are the channels of the batch norm.
         x = batch_norm(matrix.T, layer, f"{name}.norm").T
         rows, bias = weights_of(layer, f"{name}.rows"), weights_of(layer, f"{name}.bias")
-        made = np.array([rows[i] @ x[i] + bias[i] for i in range(len(x))])
-        made = relu(made) if layer.get_submodule(name).rectify else made
-        return sigmoid(linear(made.ravel(), layer, f"{name}.mix"))
+        values = np.array([rows[i] @ x[i] + bias[i] for i in range(len(x))])
+        values = relu(values) if layer.get_submodule(name).rectify else values
+        return sigmoid(linear(values.ravel(), layer, f"{name}.mix"))
 
     h = relu(batch_norm(linear(relu(f), layer, "reduce_channels"), layer, "channel_norm"))
     channels = attend(moments(h.T), "channels")
     h = relu(batch_norm(linear(relu(f), layer, "reduce_places"), layer, "place_norm"))
     places = attend(moments(h), "places")
-    weighed = relu(f) if layer.rectify else f
-    return np.mean([np.maximum(channels * f[j], places[j] * weighed[j]) for j in range(len(f))], axis=0)
+    weighted = relu(f) if layer.rectify else f
+    return np.mean([np.maximum(channels * f[j], places[j] * weighted[j]) for j in range(len(f))], axis=0)
 
 
 def distances(image: Array, layer: Pooling) -> Array:
@@ -168,7 +168,7 @@ def distances(image: Array, layer: Pooling) -> Array:
 
 
 def otp(image: Scene, layer: Pooling) -> Array:
-    """Sinkhorn's iteration by the numbers themselves."""
+    """Run the Sinkhorn iteration without logarithms."""
     f = image.features
     kernel = np.exp(-layer.eps * distances(f, layer))
     m, n = kernel.shape
@@ -184,11 +184,13 @@ def solar(image: Scene, layer: Pooling) -> list[float]:
     q = relu(batch_norm(linear(f, layer, "query"), layer, "query_norm"))
     k = relu(batch_norm(linear(f, layer, "key"), layer, "key_norm"))
     values = linear(f, layer, "value")
-    made = []
+    result = []
     for j in range(len(f)):
         attention = softmax(np.array([q[j] @ k[i] for i in range(len(f))]) / math.sqrt(q.shape[1]))
-        made.append(f[j] + linear(sum(a * value for a, value in zip(attention, values, strict=True)), layer, "output"))
-    return generalized_mean(np.array(made), layer.p.item())
+        result.append(
+            f[j] + linear(sum(a * value for a, value in zip(attention, values, strict=True)), layer, "output")
+        )
+    return generalized_mean(np.array(result), layer.p.item())
 
 
 def tsmk(image: Scene, layer: Pooling) -> Array:
@@ -204,27 +206,27 @@ def tsmk(image: Scene, layer: Pooling) -> Array:
 
 
 def netvlad(image: Scene, layer: Pooling) -> Array:
-    centres = weights_of(layer, "centres")
-    residuals = np.zeros_like(centres)
+    centers = weights_of(layer, "centers")
+    residuals = np.zeros_like(centers)
     for f in image.features:
-        x = f / max(math.hypot(*f), 1e-12) if layer.normalise else f
+        x = f / max(math.hypot(*f), 1e-12) if layer.normalize else f
         assignment = softmax(linear(x, layer, "assign"))
-        for k in range(len(centres)):
-            residuals[k] += assignment[k] * (x - centres[k])
+        for k in range(len(centers)):
+            residuals[k] += assignment[k] * (x - centers[k])
     return np.concatenate([v / max(math.hypot(*v), 1e-12) for v in residuals])
 
 
 def weldon(image: Scene, layer: Pooling) -> list[float]:
-    made = []
+    result = []
     for channel in image.features.T:
         ordered = sorted(channel)
         top, low = ordered[-layer.largest :], ordered[: layer.smallest]
-        made.append(sum(top) / len(top) + sum(low) / len(low))
-    return made
+        result.append(sum(top) / len(top) + sum(low) / len(low))
+    return result
 
 
 def residual_masses(features: Array, layer: Pooling) -> Array:
-    """Iterate between the mass left behind and its scale, as Proposition 4.1 does."""
+    """Iterate between the residual mass and its scale, as in Proposition 4.1 of [GSP]."""
     n = len(features)
     kernel = np.exp(-number(layer.eps) * distances(features, layer))
     scale = 1.0
@@ -256,8 +258,8 @@ def gemean_gsp(image: Scene, layer: Pooling) -> list[float]:
     return generalized_mean(np.array([len(p) * p[j] * image.features[j] for j in range(len(p))]), layer.p.item())
 
 
-# Per pooling: the slow implementation for one image, and settings small enough to test: those of the first entry
-# in all tests, the others in comparison with it.
+# For each pooling: the slow implementation for one image, and small settings. All tests use the first entry; the
+# comparison with the slow implementation uses all.
 SLOW: dict[str, tuple[Callable[[Scene, Pooling], Array | list[float]], list[dict]]] = {
     "gap": (gap, [{}]),
     "gmp": (gmp, [{}]),
@@ -269,7 +271,10 @@ SLOW: dict[str, tuple[Callable[[Scene, Pooling], Array | list[float]], list[dict
     "gemax": (gemax, [{}, {"ridge": 0.1}]),
     "gemean": (gemean, [{}, {"p": 1.5}]),
     "gsop": (gsop, [{"attention": 3}, {"attention": 2, "preset": "comparison"}]),
-    "otp": (otp, [{"prototypes": 3, "memory": 6}, {"prototypes": 2, "memory": 4, "eps": 20.0, "steps": 3}]),
+    "otp": (
+        otp,
+        [{"num_prototypes": 3, "memory_size": 6}, {"num_prototypes": 2, "memory_size": 4, "eps": 20.0, "steps": 3}],
+    ),
     "solar": (solar, [{}, {"preset": "comparison"}]),
     "tsmk": (tsmk, [{}, {"preset": "comparison"}]),
     "netvlad": (netvlad, [{"clusters": 3}, {"clusters": 2, "preset": "comparison"}]),
@@ -277,12 +282,15 @@ SLOW: dict[str, tuple[Callable[[Scene, Pooling], Array | list[float]], list[dict
     "gsp": (
         gsp,
         [
-            {"prototypes": 3, "memory": 6},
-            {"prototypes": 1, "memory": 2, "mu": 0.8, "eps": 2.0},
-            {"prototypes": 3, "memory": 6, "role": "background"},
-            {"prototypes": 3, "memory": 6, "learn_mu": True, "learn_eps": True},
+            {"num_prototypes": 3, "memory_size": 6},
+            {"num_prototypes": 1, "memory_size": 2, "mu": 0.8, "eps": 2.0},
+            {"num_prototypes": 3, "memory_size": 6, "role": "background"},
+            {"num_prototypes": 3, "memory_size": 6, "learn_mu": True, "learn_eps": True},
         ],
     ),
-    "gmp_gsp": (gmp_gsp, [{"prototypes": 3, "memory": 6}, {"prototypes": 2, "memory": 4, "maximum": "weighted"}]),
-    "gemean_gsp": (gemean_gsp, [{"prototypes": 3, "memory": 6}]),
+    "gmp_gsp": (
+        gmp_gsp,
+        [{"num_prototypes": 3, "memory_size": 6}, {"num_prototypes": 2, "memory_size": 4, "maximum": "weighted"}],
+    ),
+    "gemean_gsp": (gemean_gsp, [{"num_prototypes": 3, "memory_size": 6}]),
 }

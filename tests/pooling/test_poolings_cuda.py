@@ -1,4 +1,4 @@
-"""Every pooling on a GPU: the CPU's numbers, and steps that can be captured as a graph; skipped without one."""
+"""Tests of all poolings on a GPU: equality with the CPU, capture as CUDA graphs."""
 
 import copy
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from winnow.models import Head
-from winnow.pooling import POOLINGS, PrototypePooling
+from winnow.pooling import GSP, POOLINGS, PrototypePooling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 every_pooling = pytest.mark.parametrize("name", list(POOLINGS))
@@ -15,10 +15,10 @@ every_pooling = pytest.mark.parametrize("name", list(POOLINGS))
 
 def ready_head(name: str) -> Head:
     torch.manual_seed(0)
-    few = {"prototypes": 4, "memory": 8} if issubclass(POOLINGS[name], PrototypePooling) else {}
-    made = Head(12, 16, POOLINGS.resolve({"name": name, **few}), positions=20)
-    made(torch.randn(8, 12, 4, 5))
-    return made
+    few = {"num_prototypes": 4, "memory_size": 8} if issubclass(POOLINGS[name], PrototypePooling) else {}
+    head = Head(12, 16, POOLINGS.resolve({"name": name, **few}), positions=20)
+    head(torch.randn(8, 12, 4, 5))
+    return head
 
 
 def maps(seed: int) -> Tensor:
@@ -30,20 +30,20 @@ def step(head: Head, features: Tensor) -> None:
 
 
 @every_pooling
-def test_the_gpu_finds_what_the_cpu_finds(name):
-    here, there = ready_head(name).double(), ready_head(name).cuda()
-    step(here, maps(1).double())
-    step(there, maps(1).cuda())
+def test_gpu_equals_cpu(name):
+    cpu, gpu = ready_head(name).double(), ready_head(name).cuda()
+    step(cpu, maps(1).double())
+    step(gpu, maps(1).cuda())
     torch.testing.assert_close(
-        there.eval()(maps(2).cuda()).cpu().double(), here.eval()(maps(2).double()), rtol=1e-3, atol=1e-3
+        gpu.eval()(maps(2).cuda()).cpu().double(), cpu.eval()(maps(2).double()), rtol=1e-3, atol=1e-3
     )
-    for (key, a), b in zip(there.named_parameters(), here.parameters(), strict=True):
+    for (key, a), b in zip(gpu.named_parameters(), cpu.parameters(), strict=True):
         scale = float(b.grad.abs().max()) + 1e-3
         torch.testing.assert_close(a.grad.cpu().double(), b.grad, rtol=1e-2, atol=1e-2 * scale, msg=key)
 
 
 @every_pooling
-def test_a_training_step_can_be_captured(name):
+def test_training_step_can_be_captured(name):
     head = ready_head(name).cuda()
     features = maps(1).cuda()
     side = torch.cuda.Stream()
@@ -64,3 +64,21 @@ def test_a_training_step_can_be_captured(name):
     for (key, a), b in zip(head.named_parameters(), eager.parameters(), strict=True):
         scale = float(b.grad.abs().max()) + 1e-3
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3 * scale, msg=key)
+
+
+def test_collecting_prototypes_does_not_synchronize_and_skips_nan():
+    torch.manual_seed(0)
+    layer = GSP(12, num_prototypes=4, memory_size=12).cuda()
+    batches = [maps(seed).cuda() for seed in range(3)]
+    batches[1][2, 0, 0, 0] = torch.nan
+    layer(maps(9).cuda())  # selects kernels
+    layer = GSP(12, num_prototypes=4, memory_size=12).cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in batches:
+            layer(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert layer.prototypes_ready
+    assert layer.memory.isfinite().all()
+    assert layer.prototypes.isfinite().all()

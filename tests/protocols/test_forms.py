@@ -15,7 +15,7 @@ from winnow.errors import ConfigError
 from winnow.protocols import find_set, make_table, packed, write_table
 from winnow.protocols.write import comma_separated, latex, markdown
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 LACKS = {"missing": {"test": {"found": 8122, "expected": 8131}, "train": {"found": 8048, "expected": 8054}}}
 RANKS = {"R@10": 0.5, "R@100": 0.6, "R@1000": 0.7}

@@ -25,13 +25,13 @@ from winnow.protocols import (
 from winnow.protocols.comparisons import comparisons
 from winnow.protocols.documents import reported
 from winnow.protocols.runs import seed_of_run
-from winnow.training import Config, load_config
-from winnow.training.learner import check_objective, check_parts
+from winnow.training import RunConfig, load_config
+from winnow.training.objective import check_components, check_objective
 
 TIMM = "backbone=resnet20"  # whatever backbones are built, these settings are checked
 
 
-def settings(protocol: str, target: str, method: str, backbone: str = "resnet50", chapter: int = 5) -> Config:
+def settings(protocol: str, target: str, method: str, backbone: str = "resnet50", chapter: int = 5) -> RunConfig:
     kind, on = find_protocol(protocol, chapter), find_set(target)
     network = find_backbone(backbone)
     words = [*kind.words(on, network), *method_words(method, on, kind, network)]
@@ -44,54 +44,58 @@ def test_every_row_of_the_tables_can_be_trained(protocol: str, target: str) -> N
     for method in (*ROWS, *(f"c2+{name}" for name in POOLINGS)):
         config = settings(protocol, target, method)
         check_objective(config)
-        check_parts(config)
+        check_components(config)
 
 
-def batch(config: Config) -> tuple[int, int]:
+def batch(config: RunConfig) -> tuple[int, int]:
     return config.train.classes_per_batch, config.train.samples_per_class
 
 
 def test_fair_settings_are_the_documents() -> None:
     c2 = settings("fair", "cub", "c2")
-    assert (c2.dim, c2.normalise, c2.train.lr, c2.train.weight_decay) == (128, "unit", 1e-5, 1e-4)
-    assert (c2.train.eval_every, c2.train.patience, c2.train.monitor) == (100, 15, "MAP@R")
+    assert (c2.dim, c2.normalize, c2.train.lr, c2.train.weight_decay) == (128, "unit", 1e-5, 1e-4)
+    assert (c2.train.eval_steps, c2.train.patience, c2.train.monitor) == (100, 15, "MAP@R")
     assert batch(c2) == (8, 4)
-    assert c2.loss.model_dump() == {"name": "c2", "positive_margin": 0.0, "negative_margin": 0.3841}
-    assert (c2.pooling["name"], c2.zsr.weight, c2.plateau.factor) == ("gap", 0, 1)
-    assert (c2.data.path, c2.data.fold, c2.data.folds) == ("cub200", 1, 4)
-    assert c2.train.keep_embeddings
+    assert c2.loss.model_dump() == {"name": "c2", "pos_margin": 0.0, "neg_margin": 0.3841}
+    assert (c2.pooling.name, c2.zsr.weight, c2.plateau.factor) == ("gap", 0, 1)
+    assert (c2.data.path, c2.data.fold, c2.data.num_folds) == ("cub200", 1, 4)
+    assert c2.train.save_embeddings
     gsp = settings("fair", "sop", "pa+gsp")
-    assert (gsp.train.eval_every, gsp.train.patience, gsp.train.warm_up) == (1000, 10, 1000)
+    assert (gsp.train.eval_steps, gsp.train.patience, gsp.train.freeze_backbone_steps) == (1000, 10, 1000)
     assert batch(gsp) == (32, 1)
     assert gsp.train.lr_multipliers == {"references.proxies": 100}
     assert gsp.train.lr == 5e-6
-    assert {key: gsp.pooling[key] for key in ("prototypes", "mu", "eps")} == {"prototypes": 128, "mu": 0.3, "eps": 0.5}
+    assert {key: getattr(gsp.pooling, key) for key in ("num_prototypes", "mu", "eps")} == {
+        "num_prototypes": 128,
+        "mu": 0.3,
+        "eps": 0.5,
+    }
     assert gsp.zsr.weight == 0.1
     pair = settings("fair", "cub", "c1+xbm+gsp")
-    assert (pair.pooling["prototypes"], pair.pooling["eps"]) == (64, 5.0)
-    assert (pair.references["batches"], pair.references["start"]) == (25, 1000)
-    assert settings("fair", "sop", "c2+xbm").references["batches"] == 1400
-    assert settings("fair", "inshop", "c2+xbm-s").references["batches"] == 100
-    assert settings("fair", "cub", "c2+zsr").pooling["mu"] == 1
+    assert (pair.pooling.num_prototypes, pair.pooling.eps) == (64, 5.0)
+    assert (pair.references.num_batches, pair.references.start_step) == (25, 1000)
+    assert settings("fair", "sop", "c2+xbm").references.num_batches == 1400
+    assert settings("fair", "inshop", "c2+xbm-s").references.num_batches == 100
+    assert settings("fair", "cub", "c2+zsr").pooling.mu == 1
     assert settings("fair", "cub", "c2+gsp-alone").zsr.weight == 0
-    assert settings("fair", "cub", "softtriple").references["per_class"] == 10
-    assert settings("fair", "sop", "softtriple").references["per_class"] == 1
+    assert settings("fair", "cub", "softtriple").references.proxies_per_class == 10
+    assert settings("fair", "sop", "softtriple").references.proxies_per_class == 1
 
 
 def test_chapter_3_and_ccp() -> None:
     ccp = settings("fair", "cars", "ms+ccp", chapter=3)
-    assert (ccp.train.eval_every, ccp.train.patience, ccp.normalise) == (25, 60, "ball")
-    assert (ccp.references["per_class"], ccp.references["pool"], ccp.references["patience"]) == (8, 12, 3)
-    assert ccp.references["start"] == "last"
-    assert settings("fair", "sop", "c2+ccp", chapter=3).references["per_class"] == 4
+    assert (ccp.train.eval_steps, ccp.train.patience, ccp.normalize) == (25, 60, "ball")
+    assert (ccp.references.proxies_per_class, ccp.references.pool_size, ccp.references.patience) == (8, 12, 3)
+    assert ccp.references.start_from == "last"
+    assert settings("fair", "sop", "c2+ccp", chapter=3).references.proxies_per_class == 4
     # In chapter 5 too, problems end after three validations that are 25 steps apart.
     later = settings("fair", "cub", "c1+ccp+gsp")
-    assert (later.train.eval_every, later.train.patience, later.normalise) == (25, 60, "unit")
+    assert (later.train.eval_steps, later.train.patience, later.normalize) == (25, 60, "unit")
     ablation = settings("ablation", "cub", "c2+ccp")
-    assert (ablation.train.eval_every, ablation.train.patience, ablation.data.folds) == (25, 40, 3)
+    assert (ablation.train.eval_steps, ablation.train.patience, ablation.data.num_folds) == (25, 40, 3)
     conventional = settings("conventional", "cub", "c2+ccp", chapter=3)
-    assert (conventional.train.patience, conventional.normalise, conventional.dim) == (15, "ball", 512)
-    assert settings("conventional", "cub", "c2+ccp").normalise == "unit"
+    assert (conventional.train.patience, conventional.normalize, conventional.dim) == (15, "ball", 512)
+    assert settings("conventional", "cub", "c2+ccp").normalize == "unit"
     with pytest.raises(ConfigError, match="chapters 3 and 5"):
         find_protocol("fair", 4)
     assert find_protocol("ablation", 3) is find_protocol("ablation")  # of chapter 3 alone
@@ -102,24 +106,24 @@ def test_chapter_3_and_ccp() -> None:
 
 def test_conventional_settings_are_the_documents() -> None:
     cub = settings("conventional", "cub", "c1+xbm")
-    assert (cub.dim, cub.train.monitor, cub.train.eval_every, cub.train.patience) == (512, "P@1", 25, 15)
+    assert (cub.dim, cub.train.monitor, cub.train.eval_steps, cub.train.patience) == (512, "P@1", 25, 15)
     assert batch(cub) == (28, 4)
     assert (cub.train.lr, cub.train.weight_decay) == (1e-5, 4e-4)
-    assert cub.pooling["name"] == "gap_gmp"
+    assert cub.pooling.name == "gap_gmp"
     assert cub.data.val_classes == "test"
     assert cub.plateau.model_dump() == {
-        "factor": 0.5, "patience": 4, "min_delta": 1e-3, "cooldown": 2, "min_lr": 1e-6,
+        "factor": 0.5, "patience": 4, "threshold": 1e-3, "cooldown": 2, "min_lr": 1e-6,
     }  # fmt: skip
     other = settings("conventional", "cars", "c1+xbm+gsp", backbone="bn_inception")
     assert (batch(other), other.train.lr, other.train.weight_decay) == ((32, 4), 1e-4, 1e-4)
-    assert other.pooling["name"] == "gmp_gsp"
+    assert other.pooling.name == "gmp_gsp"
     assert settings("conventional", "sop", "c2").train.patience == 10
     assert batch(settings("conventional", "cub", "pa")) == (100, 1)
     for target in ("sop", "inshop"):  # as many images as other losses have
         assert batch(settings("conventional", target, "pa")) == (112, 1)
         assert batch(settings("conventional", target, "pa", backbone="bn_inception")) == (128, 1)
     tuning = settings("tuning", "sop", "pnca")
-    assert (tuning.train.eval_every, tuning.train.patience, tuning.data.folds) == (1000, 7, 5)
+    assert (tuning.train.eval_steps, tuning.train.patience, tuning.data.num_folds) == (1000, 7, 5)
 
 
 @pytest.mark.parametrize(

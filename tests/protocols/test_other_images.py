@@ -13,7 +13,7 @@ from winnow.errors import DataError, ModelError
 from winnow.protocols import Task, joined_metrics, make_table
 from winnow.protocols.runs import Trial
 from winnow.protocols.write import content, markdown
-from winnow.training import RunFolder
+from winnow.training import RunDir
 
 OTHERS = (*NAMES[:-1], "class3/new.jpg")
 
@@ -29,9 +29,9 @@ def run_all(task: Task, odd: set[tuple[str, int, int]]) -> list[Trial]:
 def test_a_run_of_other_images_is_named_and_its_method_left_out(tmp_path: Path) -> None:
     task = plan("fair", tmp_path, "c2", "ms", "c1")
     trials = run_all(task, {("ms", 2, 3)})
-    folds = [[t.planned.folder for t in trials if (t.method, t.model) == ("ms", model)] for model in range(1, 5)]
+    folds = [[t.planned.run_dir for t in trials if (t.method, t.model) == ("ms", model)] for model in range(1, 5)]
     with pytest.raises(DataError, match=r"ms/fold2-run3: other test images.*train the runs anew"):
-        joined_metrics(folds, normalise="unit", folder=tmp_path)
+        joined_metrics(folds, normalize="unit", folder=tmp_path)
     table = make_table(task, trials)
     assert [len(row.cells) > 0 for row in table.rows] == [True, False, True]
     assert list(table.faults) == ["ms"]
@@ -57,13 +57,13 @@ def test_embeddings_that_are_gone_leave_a_method_out(tmp_path: Path) -> None:
     (tmp_path / "c2" / "fold1-run1" / "test.safetensors").unlink()
     table = make_table(task, trials)
     assert [len(row.cells) > 0 for row in table.rows] == [False, True]
-    assert "fold1-run1/test.safetensors cannot be read" in table.faults["c2"]
+    assert "fold1-run1/test.safetensors: file missing or damaged" in table.faults["c2"]
 
 
 @pytest.mark.parametrize("one_more", [False, True])
 def test_files_without_a_mark_are_compared_by_their_labels(tmp_path: Path, one_more: bool) -> None:
     labels = {"a": LABELS, "b": torch.cat([LABELS, LABELS[-1:]]) if one_more else LABELS, "c": LABELS}
-    runs = [RunFolder(tmp_path / name) for name in labels]
+    runs = [RunDir(tmp_path / name) for name in labels]
     for run, own in zip(runs, labels.values(), strict=True):
         run.path.mkdir()
         save_file({"embeddings": torch.randn(len(own), 4), "labels": own}, run.embeddings_file)
@@ -71,25 +71,25 @@ def test_files_without_a_mark_are_compared_by_their_labels(tmp_path: Path, one_m
     folds = [[run] for run in runs]
     if one_more:
         with pytest.raises(DataError, match=f"^{tmp_path}/b: "):
-            joined_metrics(folds, normalise="unit", folder=tmp_path)
+            joined_metrics(folds, normalize="unit", folder=tmp_path)
     else:
-        assert joined_metrics(folds, normalise="unit", folder=tmp_path)["P@1"].shape == (1, 1, 1)
-    with pytest.raises(ModelError, match="cannot be read"):
-        RunFolder(tmp_path / "nowhere").read_images()
+        assert joined_metrics(folds, normalize="unit", folder=tmp_path)["P@1"].shape == (1, 1, 1)
+    with pytest.raises(ModelError, match="missing or damaged"):
+        RunDir(tmp_path / "nowhere").read_images()
 
 
 def test_the_mark_is_of_names_labels_and_order(tmp_path: Path) -> None:
-    def marked(name: str, labels: torch.Tensor, names: tuple[str, ...]) -> RunFolder:
-        run = RunFolder(tmp_path / name)
+    def marked(name: str, labels: torch.Tensor, names: tuple[str, ...]) -> RunDir:
+        run = RunDir(tmp_path / name)
         run.path.mkdir()
         run.write_embeddings(torch.randn(len(labels), 4), labels, names)
         return run
 
     first, same = marked("first", LABELS, NAMES).read_images(), marked("same", LABELS, NAMES).read_images()
-    assert first.are(same)
+    assert first.matches(same)
     swapped = (NAMES[1], NAMES[0], *NAMES[2:])  # two images of one class: the labels are the same
     for name, labels, names in (
         ("names", LABELS, OTHERS), ("order", LABELS, swapped), ("labels", LABELS.flip(0), NAMES),
         ("count", LABELS[:-1], NAMES[:-1]),
     ):  # fmt: skip
-        assert not first.are(marked(name, labels, names).read_images()), name
+        assert not first.matches(marked(name, labels, names).read_images()), name

@@ -19,9 +19,9 @@ from winnow.protocols import make_table, on_ray, packed
 from winnow.protocols.cluster import check_room, connect
 from winnow.protocols.engines import Order, train_one
 from winnow.protocols.write import comma_separated
-from winnow.training import Outcome, Trainer
+from winnow.training import RunOutcome, Trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 def lose_a_worker() -> None:
@@ -30,8 +30,8 @@ def lose_a_worker() -> None:
 
     def take_step(self: Trainer, step: int) -> None:
         mark = Path(os.environ["WINNOW_TEST_MARK"])
-        assert self.folder is not None
-        if step == 5 and self.folder.path.name == "run2" and not mark.exists():
+        assert self.run_dir is not None
+        if step == 5 and self.run_dir.path.name == "run2" and not mark.exists():
             mark.write_text("lost once")
             os._exit(1)
         whole(self, step)
@@ -67,7 +67,7 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_lost(
 ) -> None:
     photos = make_folder(classes=8, images=3, size=16)
     task = make_task(photos, cluster / "ray", "c2", protocol="conventional")
-    ended: list[Outcome] = []
+    ended: list[RunOutcome] = []
     for share, told in (
         ({"gpus": 0.5}, r"--gpus 0\.5: no node"),
         ({"gpus": 0, "cpus": 2}, r"have 0 GPUs and 1 cores\)"),
@@ -93,11 +93,11 @@ def test_a_worker_answers_in_all_cases(
     photos = make_folder(classes=8, images=3, size=16)
     good, bad = (
         make_task(photos, tmp_path / name, "c2", protocol="conventional", words=[*WORDS, *more], runs=[1])
-        for name, more in (("good", []), ("bad", ["train.start=principal", "dim=5000", "train.lr=1e30"]))
+        for name, more in (("good", []), ("bad", ["train.projection_init=pca", "dim=5000", "train.lr=1e30"]))
     )
     run = good.trials()[0].planned
     answer = train_one(Order.of(run))
-    assert answer.outcome(run).result == good.trials()[0].result()
+    assert answer.outcome(run).result.to_dict() == good.trials()[0].result()
     assert train_one(Order.of(run)) == answer  # told again, as after a worker was lost on its way back
     failed: Any = train_one(Order.of(bad.trials()[0].planned)).outcome(run)
     assert failed.result is None

@@ -22,13 +22,13 @@ from winnow.protocols import BACKBONES, PROTOCOLS, Task, find_set, make_table, p
 from winnow.protocols import joined as joined_module
 from winnow.protocols.joined import join
 from winnow.protocols.write import comma_separated, content, latex, markdown
-from winnow.training import Monitor, RunFolder
-from winnow.training.plan import Planned
+from winnow.training import Callback, RunDir
+from winnow.training.sweep import PlannedRun
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 WORDS = ["backbone=resnet20", "backbone.weights=random", "backbone.train=frozen", "image.resize=16", "image.crop=16",
-         "dim=4", "train.classes_per_batch=3", "train.samples_per_class=2", "train.steps=6", "train.eval_every=2",
+         "dim=4", "train.classes_per_batch=3", "train.samples_per_class=2", "train.max_steps=6", "train.eval_steps=2",
          "train.lr=1e-2", "train.device=cpu"]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def make_task(photos: Path, folder: Path, *methods: str, protocol: str = "fair",
     return Task(PROTOCOLS[protocol], find_set(str(photos)), methods, folder, BACKBONES["resnet50"], words=words, **more)
 
 
-class Killed(Monitor):
+class Killed(Callback):
     """Ends everything in the middle of a run, as Ctrl-C does."""
 
     def step(self, step: int) -> None:
@@ -60,8 +60,8 @@ def test_a_protocol_that_was_killed_ends_in_the_table_of_an_unbroken_one(
     broken = make_task(photos, tmp_path / "broken", "c2", runs=[1, 2])
     trials = broken.trials()
 
-    def monitor(run: Planned) -> Monitor:
-        return Killed() if run.folder.path.parts[-2:] == ("c2", "fold2-run2") else Monitor()
+    def monitor(run: PlannedRun) -> Callback:
+        return Killed() if run.run_dir.path.parts[-2:] == ("c2", "fold2-run2") else Callback()
 
     with pytest.raises(KeyboardInterrupt):
         broken.train(trials, packed(monitor=monitor))
@@ -73,7 +73,7 @@ def test_a_protocol_that_was_killed_ends_in_the_table_of_an_unbroken_one(
     assert left == [("2", "2,3,4")]
     assert "--folds" not in told_missing[1]  # the third run of all
     assert len(told_missing) == 2
-    stamps = {t.planned.folder.path: t.planned.folder.result_file.stat().st_mtime_ns for t in trials if t.result()}
+    stamps = {t.planned.run_dir.path: t.planned.run_dir.result_file.stat().st_mtime_ns for t in trials if t.result()}
 
     broken.train(broken.trials(), packed())
     for path, stamp in stamps.items():  # what was finished was not touched
@@ -93,7 +93,7 @@ def check_numbers(task: Task) -> None:
     assert {key[1] for key in cells} == {4, 16}
     joined: dict[str, dict[tuple[int, ...], float]] = {}
     for method in ("c2", "ms"):
-        runs = [[RunFolder(task.folder / method / f"fold{f}-run{r}") for r in (1, 2)] for f in range(1, 5)]
+        runs = [[RunDir(task.folder / method / f"fold{f}-run{r}") for r in (1, 2)] for f in range(1, 5)]
         tested = [[json.loads(run.result_file.read_text())["metrics"]["test"] for run in fold] for fold in runs]
         alone = [np.mean([fold[r]["P@1"] for fold, r in zip(tested, members, strict=True)])
                  for members in itertools.product(range(2), repeat=4)]  # fmt: skip
@@ -111,7 +111,7 @@ def check_numbers(task: Task) -> None:
     assert pair.difference.mean == pytest.approx(100 * np.mean(differences))
 
 
-def nearest_is_right(members: list[RunFolder]) -> float:
+def nearest_is_right(members: list[RunDir]) -> float:
     """P@1 of the joined embeddings, image by image."""
     parts = []
     for run in members:
@@ -198,11 +198,11 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert CliRunner().invoke(app, [*base, "--runs", "2", "--folds", "1"]).exit_code == 0
     (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 5 of 12 |")]
     assert "±" not in shown  # of two ensembles that have three of their four models in common
-    for words in (["train.lr=1e-3"], ["normalise=ball"]):
+    for words in (["train.lr=1e-3"], ["normalize=ball"]):
         error = CliRunner().invoke(app, [*base, *words]).exception
         assert isinstance(error, ConfigError)
         assert re.search(
-            r"was made with another (train\.lr \(0\.01 there, 0\.001|normalise \(unit there, ball) here\)", str(error)
+            r"was made with another (train\.lr \(0\.01 there, 0\.001|normalize \(unit there, ball) here\)", str(error)
         )
 
 
@@ -233,9 +233,9 @@ def test_joined_numbers_are_kept_until_a_model_changes(
 ) -> None:  # fmt: skip
     rng = torch.Generator().manual_seed(0)
     labels = torch.arange(12) // 3
-    runs = [[RunFolder(tmp_path / f"fold{f}-run{r}") for r in (1, 2)] for f in (1, 2)]
+    runs = [[RunDir(tmp_path / f"fold{f}-run{r}") for r in (1, 2)] for f in (1, 2)]
 
-    def fill(run: RunFolder) -> None:
+    def fill(run: RunDir) -> None:
         run.path.mkdir(exist_ok=True)
         run.write_embeddings(torch.randn(12, 4, generator=rng), labels, list("abcdefghijkl"))
 
@@ -245,20 +245,20 @@ def test_joined_numbers_are_kept_until_a_model_changes(
     judged: list[int] = []
     plain = joined_module.retrieval_metrics
     monkeypatch.setattr(joined_module, "retrieval_metrics", lambda *a, **k: judged.append(1) or plain(*a, **k))
-    first = joined_module.joined_metrics(runs, normalise="unit", folder=tmp_path)
+    first = joined_module.joined_metrics(runs, normalize="unit", folder=tmp_path)
     assert first["MAP@R"].shape == (2, 2)
     assert len(judged) == 4
-    again = joined_module.joined_metrics(runs, normalise="unit", folder=tmp_path)
+    again = joined_module.joined_metrics(runs, normalize="unit", folder=tmp_path)
     assert len(judged) == 4
     assert all(np.array_equal(first[name], again[name]) for name in first)
-    joined_module.joined_metrics([runs[0][:1], runs[1][:1]], normalise="unit", folder=tmp_path)
-    joined_module.joined_metrics(runs, normalise="unit", folder=tmp_path)
+    joined_module.joined_metrics([runs[0][:1], runs[1][:1]], normalize="unit", folder=tmp_path)
+    joined_module.joined_metrics(runs, normalize="unit", folder=tmp_path)
     assert len(judged) == 4  # asking for some forgets none
     fill(runs[0][0])
-    changed = joined_module.joined_metrics(runs, normalise="unit", folder=tmp_path)
+    changed = joined_module.joined_metrics(runs, normalize="unit", folder=tmp_path)
     assert len(judged) == 6
     assert np.array_equal(changed["MAP@R"][1], first["MAP@R"][1])
-    gallery = joined_module.joined_metrics(runs, normalise="unit", folder=tmp_path, queries=5)
+    gallery = joined_module.joined_metrics(runs, normalize="unit", folder=tmp_path, queries=5)
     assert len(judged) == 10
     one = join(
         [run.read_embeddings()[0] for run in (runs[0][0], runs[1][0])], lambda x: x / x.norm(dim=1, keepdim=True)
@@ -279,7 +279,7 @@ def test_the_conventional_table_has_the_best_run_and_says_what_it_is(make_folder
     photos = make_folder(classes=8, images=3, size=16)
     task = make_task(photos, tmp_path / "out", "c2", protocol="conventional")
     trials = task.trials()
-    assert [t.planned.folder.path.name for t in trials] == ["run1", "run2", "run3"]
+    assert [t.planned.run_dir.path.name for t in trials] == ["run1", "run2", "run3"]
     task.train(trials, packed())
     table = make_table(task, trials)
     tests = [t.result()["metrics"]["test"] for t in trials]  # type: ignore[index]
@@ -327,7 +327,7 @@ def test_what_is_not_there_is_told_before_anything_is_trained(make_folder: MakeF
     words = ["protocol", "fair", "cub200", "c2", "--data", str(tmp_path / "nowhere"), "-o", str(out), *WORDS]
     error = CliRunner().invoke(app, words).exception
     assert isinstance(error, DataError)
-    assert "winnow datasets get cub200" in str(error)
+    assert "folder of CUB-200-2011 not found" in str(error)
     photos = make_folder(classes=8, images=3, size=16)
     words = [
         "protocol",
@@ -348,14 +348,14 @@ def test_what_is_not_there_is_told_before_anything_is_trained(make_folder: MakeF
 def test_prototypes_that_were_never_set_are_told(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("winnow.training.trainer.MIN_DELTA", -2.0)  # the best weights are those of the last step
+    monkeypatch.setattr("winnow.training.early_stopping.MIN_DELTA", -2.0)  # the best weights are those of the last step
     photos = make_folder(classes=8, images=3, size=16)
-    words = [*WORDS, "train.warm_up=0", "pooling.memory=100000"]
+    words = [*WORDS, "train.freeze_backbone_steps=0", "pooling.memory_size=100000"]
     task = make_task(photos, tmp_path / "out", "c2+gsp", protocol="conventional", words=words, runs=[1])
     trials = task.trials()
     (outcome,) = task.train(trials, packed())
     assert outcome.result is not None
-    assert not outcome.result["prototypes_ready"]
+    assert not outcome.result.prototypes_ready
     table = make_table(task, trials)
     assert "Of the 1 run of c2+gsp 1 has its best weights from before the prototypes were set" in markdown(task, table)
     assert table.records[0]["prototypes_ready"] is False
@@ -363,10 +363,12 @@ def test_prototypes_that_were_never_set_are_told(
 
 def test_a_setting_that_is_dropped_is_noticed(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=8, images=4, size=16)
-    first = make_task(photos, tmp_path, "c2", protocol="conventional", runs=[1], words=[*WORDS, "train.clip=1.0"])
+    first = make_task(
+        photos, tmp_path, "c2", protocol="conventional", runs=[1], words=[*WORDS, "train.max_grad_norm=1.0"]
+    )
     first.train(first.trials(), packed())
     later = make_task(photos, tmp_path, "c2", protocol="conventional", runs=[2])
-    with pytest.raises(ConfigError, match=r"made with another train\.clip \(1\.0 there, 10\.0 here\)"):
+    with pytest.raises(ConfigError, match=r"made with another train\.max_grad_norm \(1\.0 there, 10\.0 here\)"):
         later.trials()
 
 
@@ -401,10 +403,10 @@ def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
         (["protocol", "fair", "cub", "c2", "--engine", "ray", "--at-once", "2"], "--at-once is for --engine packed"),
         (["protocol", "fair", str(tmp_path), "c2", "--data", "x"], "named already"),
         (["protocol", "fair", "cub", "c2", "seed=5"], "seed=5: a protocol sets seed"),
-        (["protocol", "fair", "cub", "c2", "train.test=false"], "sets train.test for every run itself"),
+        (["protocol", "fair", "cub", "c2", "train.run_test=false"], "sets train.run_test for every run itself"),
         (["protocol", "fair", "cub", "c2", "train={test: false}"], "set its parts one by one, as train.NAME=VALUE"),
         (["protocol", "fair", "cub", "c2", "data.val_classes=test"], "sets data.val_classes for every run itself"),
-        (["protocol", "fair", "cub", "c2", "data.folds=2"], "sets data.folds for every run itself"),
+        (["protocol", "fair", "cub", "c2", "data.num_folds=2"], "sets data.num_folds for every run itself"),
         (["protocol", "fair", "cub", "c2", "loss=ms"], "loss=ms: that is another method"),
         (["protocol", "fair", "cub", "c2", "pooling=gsp"], "pooling=gsp: that is another method"),
         (["protocol", "fair", "cub", "c2", "c2+gsp", "pooling.mu=0.1"], "method 'c2': "),

@@ -24,10 +24,10 @@ from winnow.protocols.begun import flat, nested
 from winnow.protocols.search import Search, importances
 from winnow.protocols.space import Choice, Range, parse_space
 from winnow.report.search import contour_figure, importance_figure
-from winnow.training import Monitor, RunFolder, load_config
-from winnow.training.same import differing
+from winnow.training import Callback, RunDir, load_config
+from winnow.training.config import first_difference
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights", "ignore::Warning")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights", "ignore::Warning")
 
 
 def test_ranges_are_told_from_settings() -> None:
@@ -63,7 +63,7 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: Mak
     whole = make_search(photos, tmp_path / "whole", *words).run(4)
     broken = make_search(photos, tmp_path / "broken", *words)
     with pytest.raises(KeyboardInterrupt):
-        broken.run(4, monitor=lambda number: Killed() if number == 2 else Monitor())
+        broken.run(4, monitor=lambda number: Killed() if number == 2 else Callback())
     assert len(values(broken.open())) == 2
     ended: list[float | None] = []
     study = broken.run(4, ended=lambda number, params, value: ended.append(value))
@@ -83,8 +83,8 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: Mak
     assert values(broken.run(4, monitor=lambda number: Killed())) == before  # no trial is trained again
     with pytest.raises(ConfigError, match="other ranges: choose another"):
         make_search(photos, tmp_path / "broken", "train.lr=1e-4..1e-2:log", "loss=c2|ms").run(4)
-    with pytest.raises(ConfigError, match=r"other settings, first of all train\.clip: choose another"):
-        make_search(photos, tmp_path / "broken", *words, "train.clip=5").run(4)
+    with pytest.raises(ConfigError, match=r"other settings, first of all train\.max_grad_norm: choose another"):
+        make_search(photos, tmp_path / "broken", *words, "train.max_grad_norm=5").run(4)
 
 
 def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folder: MakeFolder, tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folde
     photos = make_folder(classes=8, images=3, size=16)
     make_search(photos, tmp_path / "out", "dim=2..4").run(1)
     (tmp_path / "out" / "search.db").unlink()  # and with it what the search was begun with
-    with pytest.raises(ConfigError, match=r"another train\.clip"):
-        make_search(photos, tmp_path / "out", "dim=2..4", "train.clip=5").run(1)
+    with pytest.raises(ConfigError, match=r"another train\.max_grad_norm"):
+        make_search(photos, tmp_path / "out", "dim=2..4", "train.max_grad_norm=5").run(1)
 
 
 MULTIPLIERS = "train.lr_multipliers={'references.proxies': 10, 'model.head.*': 2}"
@@ -102,11 +102,11 @@ MULTIPLIERS = "train.lr_multipliers={'references.proxies': 10, 'model.head.*': 2
 def test_a_search_goes_on_with_settings_that_winnow_has_learned_since(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos = make_folder(classes=8, images=3, size=16)
-    words = ("loss=proxy_anchor", MULTIPLIERS, "centres=r1", "centres.weight=0.1..1")
+    words = ("loss=proxy_anchor", MULTIPLIERS, "regularizer=r1", "regularizer.weight=0.1..1")
     search = make_search(photos, tmp_path / "out", *words)
     study = search.open()
     begun = study.user_attrs["winnow"]
-    since = {"loss.alpha": 32.0, "centres.gamma": 10.0, "centres.delta": None}
+    since = {"loss.alpha": 32.0, "regularizer.gamma": 10.0, "regularizer.delta": None}
     assert since.items() <= begun["config"].items()
 
     def begin(**config: Any) -> None:
@@ -120,12 +120,16 @@ def test_a_search_goes_on_with_settings_that_winnow_has_learned_since(make_folde
     go_on()
     assert search.open().user_attrs["winnow"] == begun
     begin(**old)
-    go_on("train.clip=10.0", "centres.gamma=10")  # no others than the defaults
-    for other in ("centres.gamma=5", "loss.alpha=16", "train.clip=5"):
+    go_on("train.max_grad_norm=10.0", "regularizer.gamma=10")  # no others than the defaults
+    for other in ("regularizer.gamma=5", "loss.alpha=16", "train.max_grad_norm=5"):
         begin(**old)
         with pytest.raises(ConfigError, match="other settings"):
             go_on(other)
-    for key, value in (("train.clip", 5.0), ("train.lr_multipliers.references.proxies", 3.0), ("train.gone", 1)):
+    for key, value in (
+        ("train.max_grad_norm", 5.0),
+        ("train.lr_multipliers.references.proxies", 3.0),
+        ("train.gone", 1),
+    ):
         begin(**{**old, key: value})
         with pytest.raises(ConfigError, match=key):
             go_on()
@@ -140,7 +144,7 @@ def test_what_is_left_to_the_data_is_not_its_default(tmp_path: Path) -> None:
 
 
 def test_values_by_dotted_key_are_put_back() -> None:
-    config = load_config(None, ["loss=proxy_anchor", MULTIPLIERS, "augment.area=[0.5, 1.0]", "data.fold=2", "zsr=0.2"])
+    config = load_config(None, ["loss=proxy_anchor", MULTIPLIERS, "augment.scale=[0.5, 1.0]", "data.fold=2", "zsr=0.2"])
     assert nested(flat(config)) == config.model_dump(mode="json", exclude_unset=True)
 
 
@@ -172,10 +176,10 @@ def test_a_memory_in_use_is_told(lock: str, make_folder: MakeFolder, tmp_path: P
             search.run(2)
     locked: list[sqlite3.Connection] = []
 
-    def locking(number: int) -> Monitor:  # while a trial is trained
+    def locking(number: int) -> Callback:  # while a trial is trained
         locked.append(sqlite3.connect(search.memory, isolation_level=None))
         locked[0].execute(lock)
-        return Monitor()
+        return Callback()
 
     with pytest.raises(ModelError, match=r"\(database is locked\).*given again, the search goes on"):
         search.run(2, monitor=locking)
@@ -221,11 +225,11 @@ def test_two_searches_in_one_folder_do_not_disturb_each_other(make_folder: MakeF
     first, second = (make_search(photos, tmp_path / "out", "dim=2..4") for _ in range(2))
     refused: list[str] = []
 
-    def meanwhile(number: int) -> Monitor:  # while a trial of the first is running
+    def meanwhile(number: int) -> Callback:  # while a trial of the first is running
         with pytest.raises(OutputError) as error:
             second.run(2)
         refused.append(str(error.value))
-        return Monitor()
+        return Callback()
 
     study = first.run(2, monitor=meanwhile)
     assert len(refused) == 2
@@ -239,7 +243,7 @@ def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, t
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos = make_folder(classes=8, images=3, size=16)
     ended: list[float | None] = []
-    search = make_search(photos, tmp_path / "out", "train.lr=1e29..1e30", "train.clip=1e30")
+    search = make_search(photos, tmp_path / "out", "train.lr=1e29..1e30", "train.max_grad_norm=1e30")
     search.run(2, ended=lambda number, params, value: ended.append(value))
     assert ended == [None, None]
     for wrong in ("train.lrr=1..2", "dim=0..4"):
@@ -270,8 +274,8 @@ def test_the_next_command_is_that_of_the_best_trial(make_folder: MakeFolder, tmp
     photos, out = make_folder(classes=8, images=3, size=16), tmp_path / "out folder"
     (tmp_path / "my config.yaml").write_text("seed: 7\n")
     # The name of the loss is searched after one of its settings, and would drop it if it came after.
-    words = [str(tmp_path / "my config.yaml"), f"data={photos}", *WORDS, "pooling=gap", "augment.area=[0.5, 1.0]",
-             "loss.margin=0.3..0.9", "loss=c1|triplet"]  # fmt: skip
+    words = [str(tmp_path / "my config.yaml"), f"data={photos}", *WORDS, "pooling=gap", "augment.scale=[0.5, 1.0]",
+             "loss.margin=0.3..0.9", "loss=margin|triplet"]  # fmt: skip
     said = CliRunner().invoke(app, ["tune", *words, "-o", str(out), "--trials", "2"])
     assert said.exit_code == 0, said.output
     next_line = next(line for line in said.output.splitlines() if line.startswith("next: "))
@@ -279,12 +283,12 @@ def test_the_next_command_is_that_of_the_best_trial(make_folder: MakeFolder, tmp
     assert (command, train) == ("winnow", "train")
     best = max(csv.DictReader((out / "trials.csv").open()), key=lambda row: float(row["value"]))
     config = load_config(*split_words(given))
-    assert config.loss["name"] == best["loss"]
-    assert config.loss["margin"] == float(best["loss.margin"])
-    assert (config.seed, list(config.augment.area)) == (7, [0.5, 1.0])
-    kept = next(RunFolder(path.parent).read_config() for path in out.rglob("config.yaml")
+    assert config.loss.name == best["loss"]
+    assert config.loss.margin == float(best["loss.margin"])
+    assert (config.seed, list(config.augment.scale)) == (7, [0.5, 1.0])
+    kept = next(RunDir(path.parent).read_config() for path in out.rglob("config.yaml")
                 if f"margin: {best['loss.margin']}" in path.read_text())  # fmt: skip
-    assert differing(kept.model_dump(mode="json"), config.model_dump(mode="json")) == "train.test"
+    assert first_difference(kept.model_dump(mode="json"), config.model_dump(mode="json")) == "train.run_test"
 
 
 def test_figures_of_few_or_odd_trials() -> None:

@@ -20,7 +20,7 @@ from winnow.protocols.variants import Variant, is_method
 
 NAMES = st.lists(st.sampled_from(["c2", "ms", "xbm", "gsp", "gap_gmp"]), min_size=1, max_size=3).map("+".join)
 WORD = st.builds(
-    "{}={}".format, st.sampled_from(["train.lr", "pooling.eps", "augment.area"]), st.sampled_from(["1e-4", "[0.2,1]"])
+    "{}={}".format, st.sampled_from(["train.lr", "pooling.eps", "augment.scale"]), st.sampled_from(["1e-4", "[0.2,1]"])
 )
 
 
@@ -49,14 +49,14 @@ def test_only_the_name_is_lowered_and_folders_can_be_made_of_it() -> None:
 def test_a_variant_is_compared_with_the_method_that_it_varies() -> None:
     methods = ["c2", "c2+gsp", "c2+gsp,pooling.eps=20"]
     assert base_of(methods[2], methods) == "c2+gsp"
-    methods = ["c2", "c2,loss.negative_margin=1", "c2+ccp", "c2+ccp,loss.negative_margin=1"]
-    assert [base_of(method, methods) for method in methods[1:]] == ["c2", "c2", "c2,loss.negative_margin=1"]
+    methods = ["c2", "c2,loss.neg_margin=1", "c2+ccp", "c2+ccp,loss.neg_margin=1"]
+    assert [base_of(method, methods) for method in methods[1:]] == ["c2", "c2", "c2,loss.neg_margin=1"]
     methods = ["c2,train.lr=1e-4", "c2,train.lr=1e-5"]  # neither is the other's base
     assert base_of(methods[1], methods) is None
     assert comparisons(methods) == [(methods[1], methods[0])]
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_one_table_compares_variants_in_pairs(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=8, images=3, size=16)
     base = ["protocol", "conventional", str(photos), "c2", "c2,train.lr=1e-4", "-o", str(tmp_path), *WORDS]
@@ -89,7 +89,7 @@ def test_settings_that_a_variant_cannot_have(method: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("methods", "told"),
     [(["c2", "c2,train.lr=1e-2"], "c2 and c2,train.lr=1e-2 have the same settings"),
-     (["c2,train.lr=1e-4,train.steps=2", "c2,train.steps=2,train.lr=0.0001"], "have the same settings"),
+     (["c2,train.lr=1e-4,train.max_steps=2", "c2,train.max_steps=2,train.lr=0.0001"], "have the same settings"),
      (["c2,train.lr=1e-4", "C2,train.lr=1e-4"], "is named twice")],
 )  # fmt: skip
 def test_a_method_is_not_compared_with_itself(methods: list[str], told: str) -> None:
@@ -98,11 +98,11 @@ def test_a_method_is_not_compared_with_itself(methods: list[str], told: str) -> 
     assert told in str(error)
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_ensembles_and_tables_of_a_variant_with_odd_letters(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=16, images=3, size=16)
     method = "c2,train.lr_multipliers={'*[p|q]rojection.weight': 2}"
-    base = ["protocol", "fair", str(photos), method, "-o", str(tmp_path), *WORDS, "train.steps=2"]
+    base = ["protocol", "fair", str(photos), method, "-o", str(tmp_path), *WORDS, "train.max_steps=2"]
     assert CliRunner().invoke(app, [*base, "--runs", "1"]).exit_code == 0
     folder = tmp_path / Variant.read(method).folder
     assert (folder / "ensembles.json").is_file()

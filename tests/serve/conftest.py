@@ -21,7 +21,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def index(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
     path = tmp_path_factory.mktemp("served") / "index"
-    Index.build(tiny_model(prototypes=4, memory=16), photos, path)
+    Index.build(tiny_model(num_prototypes=4, memory_size=16), photos, path)
     return Index.open(path)
 
 

@@ -18,7 +18,7 @@ from winnow.index import Index
 from winnow.serve import Limits, create_app
 from winnow.serve.batching import Batcher
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone .* starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone .* starts from random weights")
 
 
 def test_an_indexed_image_finds_itself_and_what_the_index_finds(client: TestClient, index: Index, photo: bytes) -> None:
@@ -57,7 +57,7 @@ def test_weights_are_those_of_gsp_for_the_mu_and_eps_given(client: TestClient, i
     np.testing.assert_allclose(heat["values"], expected.weights[0] * local.shape[1], atol=2e-3)
     assert np.mean(heat["values"]) == pytest.approx(1, abs=1e-3)
     np.testing.assert_allclose(answer["query"]["attributes"], expected.attributes[0], atol=1e-4)
-    vector = torch.nn.functional.normalize(expected.pooled, dim=1).numpy()
+    vector = torch.nn.functional.normalize(expected.vector, dim=1).numpy()
     assert [one["id"] for one in answer["neighbours"]] == index.search(vector, 10).ids[0].tolist()
     assert not np.allclose(heat["values"], own.weights[0] * local.shape[1], atol=2e-2)
     again = client.get(f"/api/search/{answer['query']['key']}").json()
@@ -102,7 +102,7 @@ def test_a_changed_file_is_seen_by_its_thumbnail(tmp_path: Path) -> None:
     file = tmp_path / "photos" / "a" / "0.png"
     file.parent.mkdir(parents=True)
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(file)
-    index = Index.build(tiny_model(prototypes=4, memory=16), tmp_path / "photos", tmp_path / "index")
+    index = Index.build(tiny_model(num_prototypes=4, memory_size=16), tmp_path / "photos", tmp_path / "index")
     Image.new("RGB", (40, 40), "blue").save(file)
     number = int(index.ids[0])
     with TestClient(create_app(index)) as client:
@@ -135,7 +135,9 @@ def test_prototypes_like_what_has_most_of_them(client: TestClient, index: Index)
     answer = waited(client)
     images = [read_image(index.entry(int(number)).path) for number in index.ids]
     with torch.inference_mode():
-        attributes = torch.cat([index.model(b, details=True).attributes for b in index.model._batches(images, 8)])
+        attributes = torch.cat(
+            [index.model(b, return_details=True).attributes for b in index.model._batches(images, 8)]
+        )
     shares = [one["share"] for one in answer["prototypes"]]
     np.testing.assert_allclose(shares, attributes.mean(dim=0), atol=1e-5)
     for one in answer["prototypes"]:
@@ -150,7 +152,7 @@ def test_prototypes_like_what_has_most_of_them(client: TestClient, index: Index)
 
 @pytest.mark.parametrize("pooling", ["gap", "netvlad", "gmp_gsp", "gemean_gsp"])
 def test_other_poolings(pooling: str, photos: Path, photo: bytes, tmp_path: Path) -> None:
-    settings = {"prototypes": 4, "memory": 16} if "gsp" in pooling else {}
+    settings = {"num_prototypes": 4, "memory_size": 16} if "gsp" in pooling else {}
     index = Index.build(tiny_model(pooling, **settings), photos, tmp_path / "index")
     with TestClient(create_app(index)) as client:
         about = client.get("/api/about").json()
@@ -172,7 +174,7 @@ def test_other_poolings(pooling: str, photos: Path, photo: bytes, tmp_path: Path
 
 
 def test_prototypes_of_the_background(photos: Path, photo: bytes, tmp_path: Path) -> None:
-    index = Index.build(tiny_model(prototypes=4, memory=16, role="background"), photos, tmp_path / "index")
+    index = Index.build(tiny_model(num_prototypes=4, memory_size=16, role="background"), photos, tmp_path / "index")
     with TestClient(create_app(index)) as client:
         shown = client.post("/api/search", params={"mu": 0.3}, content=photo).json()["query"]["heat_map"]
         seen = index.model.explain([Image.open(io.BytesIO(photo))])[0].weights

@@ -9,13 +9,13 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.conftest import MakeFolder
-from winnow.data.sets import DATASETS
+from winnow.data.datasets import DATASETS
 from winnow.errors import ConfigError, DataError
 from winnow.studies import Task, average_pooling
 from winnow.studies.average_pooling_report import draw_partition, told
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_the_study_checks_every_image(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch):
     words = [
         "backbone=resnet20",
@@ -51,31 +51,33 @@ def cifar(folder: Path) -> Path:
         records = np.concatenate([labels[:, None], pixels.reshape(count, -1)], axis=1)
         (folder / f"{name}.bin").write_bytes(records.astype(np.uint8).tobytes())
     known = DATASETS["cifar10"]
-    known.note_missing(folder, known.check(folder)[1])
+    known.accept_missing(folder, known.check(folder)[1])
     return folder
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_the_full_study_looks_at_the_run_that_it_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(average_pooling, "COUNTS", (5, average_pooling.PROTOTYPES))
-    words = ["train.steps=4", "train.eval_every=2", "train.classes_per_batch=4", "train.samples_per_class=2",
+    words = ["train.max_steps=4", "train.eval_steps=2", "train.classes_per_batch=4", "train.samples_per_class=2",
              "train.device=cpu"]  # fmt: skip
     task = Task(small=False, data=cifar(tmp_path / "cifar10"), runs=tmp_path / "runs", words=words)
-    with pytest.raises(DataError, match=r"no trained model in .*runs: `winnow study average-pooling train.steps=4 "):
+    with pytest.raises(
+        DataError, match=r"no trained model in .*runs: `winnow study average-pooling train.max_steps=4 "
+    ):
         average_pooling.study(replace(task, only_finished=True))
     findings = average_pooling.study(task)
     assert [(row["space"], row["dim"]) for row in findings.rows] == [("plane", 2)] * 2 + [("backbone", 64)] * 2
     assert [row["images within the radius, %"] for row in findings.rows] == [100] * 4
     assert findings.settings["images"] == 80
     assert "\n\nCifar-10 with ResNet-20, trained from nothing" in findings.text
-    assert "`train.steps=4`" in findings.text
+    assert "`train.max_steps=4`" in findings.text
     again = average_pooling.study(replace(task, only_finished=True))
     assert again.rows == findings.rows
 
 
 def test_small_has_no_run_that_takes_settings(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"train.steps=4: settings are of the run that --full trains"):
-        average_pooling.study(Task(small=True, runs=tmp_path, words=["train.steps=4"]))
+    with pytest.raises(ConfigError, match=r"train.max_steps=4: settings are of the run that --full trains"):
+        average_pooling.study(Task(small=True, runs=tmp_path, words=["train.max_steps=4"]))
     with pytest.raises(ConfigError, match=r"--seeds: settings are of the run that --full trains"):
         average_pooling.study(Task(small=True, runs=tmp_path, seeds=[0]))
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from winnow.bench.scene import Noise, Scene
-from winnow.data import ImageStore
-from winnow.references import CCP
+from winnow.data import ImageCache
+from winnow.references import ChanceConstrainedProxies
 from winnow.studies import STUDIES, Task, ccp_cost
 from winnow.studies.ccp_cost_report import THEIR_COUNT, how, told
 
@@ -40,22 +40,22 @@ def test_memory_is_counted_and_problems_begin(monkeypatch: pytest.MonkeyPatch) -
 
 def test_picking_leaves_the_proxies_and_takes_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cpu")
-    store = ImageStore(Noise(16, 3), resize=16, cache="device", device=device)
+    store = ImageCache(Noise(16, 3), resize=16, cache="device", device=device)
     words = ["backbone=resnet20", "backbone.weights=random", "image.resize=16", "image.crop=16", "pooling=gap", "dim=8",
              "loss=c2", "train.device=cpu"]  # fmt: skip
     trainer = Scene(device, store, words, 1, classes=50).trainer(8, "references=ccp", "references.preset=sop")
     seen: list[tuple[int, ...]] = []
-    whole = CCP.seed
+    whole = ChanceConstrainedProxies.seed
 
-    def seed(self: CCP, pool: torch.Tensor, classes: torch.Tensor, **settings: Any) -> None:
+    def seed(self: ChanceConstrainedProxies, pool: torch.Tensor, classes: torch.Tensor, **settings: Any) -> None:
         seen.append(tuple(pool.shape))
         whole(self, pool, classes, **settings)
 
-    monkeypatch.setattr(CCP, "seed", seed)
-    before = trainer.learner.references.proxies.clone()
+    monkeypatch.setattr(ChanceConstrainedProxies, "seed", seed)
+    before = trainer.objective.references.proxies.clone()
     assert ccp_cost.picking_time(trainer, device, 2) > 0
     assert set(seen) == {(50, 7, 8)}
-    assert torch.equal(trainer.learner.references.proxies, before)
+    assert torch.equal(trainer.objective.references.proxies, before)
 
 
 def row(ratio: float, picking: float | None, memory: float, whole: float | None = None) -> dict[str, object]:

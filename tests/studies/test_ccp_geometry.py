@@ -18,7 +18,7 @@ from winnow.studies.ccp_geometry_report import APART, MANY, PLAIN, RADIUS, told
 from winnow.studies.kept_runs import Kept
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.tsne import conditional, gradient, neighbourhoods, tsne
-from winnow.training import RunFolder, run_training
+from winnow.training import RunDir, train
 
 
 def test_neighbourhoods_have_the_perplexity_asked_for() -> None:
@@ -103,14 +103,14 @@ def test_pictures_are_of_the_first_problems_and_the_last() -> None:
     assert [float(one.embeddings[0, 0]) for one in found] == [0, 0, 1, 2, 4]
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_every_problem_of_one_run_is_measured(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = [word for word in TINY if not word.startswith("pooling")]
-    words = [f"data={make_folder(classes=9, images=6)}", *tiny, "pooling=gap", "train.device=cpu", "train.steps=10",
-             "train.eval_every=1", "loss=c2"]  # fmt: skip
-    own = ["references=ccp", "references.per_class=2", "references.pool=3", "references.patience=1"]
+    words = [f"data={make_folder(classes=9, images=6)}", *tiny, "pooling=gap", "train.device=cpu", "train.max_steps=10",
+             "train.eval_steps=1", "loss=c2"]  # fmt: skip
+    own = ["references=ccp", "references.proxies_per_class=2", "references.pool_size=3", "references.patience=1"]
     compared = Comparison([Method(PLAIN, []), Method(MANY, own)], (0,), words)
     monkeypatch.setattr(ccp_geometry, "comparison", lambda task: compared)
     monkeypatch.setattr(ccp_geometry, "make_images", lambda task: None)
@@ -124,7 +124,7 @@ def test_every_problem_of_one_run_is_measured(
     assert len(problems) > 2
     assert sum(row["steps"] for row in problems) == plain["steps"] == 10
     # The run's own best weights are those of the problem that validated best.
-    result = run_training(compared.plan(compared.methods[1], 0, task).config, RunFolder(tmp_path / "alone"))
+    result = train(compared.plan(compared.methods[1], 0, task).config, RunDir(tmp_path / "alone")).to_dict()
     best = max(problems, key=lambda row: row["validation MAP@R"])
     assert best["MAP@R"] == pytest.approx(100 * result["metrics"]["test"]["MAP@R"], abs=0.006)
     assert [record["steps"] for record in result["problems"]][: len(problems)] == [row["steps"] for row in problems]

@@ -34,7 +34,7 @@ def test_the_study_tells_of_every_problem(tmp_path: Path, monkeypatch: pytest.Mo
     digits(tmp_path)
     whole = ccp_mnist.make_config
 
-    monkeypatch.setattr(ccp_mnist, "make_config", lambda words, _: whole([*words, "train.eval_every=2"], 12))
+    monkeypatch.setattr(ccp_mnist, "make_config", lambda words, _: whole([*words, "train.eval_steps=2"], 12))
     monkeypatch.setitem(ccp_mnist.METHODS, "CCP", ["references=ccp", "references.patience=1"])
     monkeypatch.setattr(ccp_mnist, "VALIDATION", 100)
     monkeypatch.setattr(ccp_mnist, "SEEDS", 1)

@@ -10,7 +10,7 @@ import torch
 
 from tests.studies.test_ccp_mnist import digits
 from winnow.errors import ConfigError, DataError
-from winnow.models.resnetv2_cifar import ResNetV2Cifar
+from winnow.models.architectures import ResNetV2CIFAR
 from winnow.studies import STUDIES, Task, ccp_mnist, ccp_samples, grey_images
 
 
@@ -26,7 +26,7 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ccp_mnist, "VALIDATION", 100)
     monkeypatch.setattr(ccp_samples, "STEPS", {True: 4})
     monkeypatch.setattr(ccp_samples, "SEEDS", {True: 1})
-    monkeypatch.setattr(ccp_samples, "WORDS", {True: ["train.eval_every=2"]})
+    monkeypatch.setattr(ccp_samples, "WORDS", {True: ["train.eval_steps=2"]})
     with pytest.raises(DataError, match="no run of ccp-samples is finished"):
         STUDIES["ccp-samples"](Task(small=True, data=tmp_path, runs=tmp_path / "runs", only_finished=True))
     task = Task(small=True, data=tmp_path, runs=tmp_path / "runs")
@@ -76,7 +76,7 @@ def test_both_claims_are_checked() -> None:
 
 def test_the_full_size_has_the_documents_network() -> None:
     full = ccp_mnist.make_config(["references=ccp", *ccp_mnist.NETWORK[False]], 1)
-    assert isinstance(ccp_mnist.make_embedder(full).backbone.network, ResNetV2Cifar)
+    assert isinstance(ccp_mnist.make_embedder(full).backbone.network, ResNetV2CIFAR)
     small = ccp_mnist.make_config(["references=ccp", *ccp_mnist.NETWORK[True]], 1)
     assert isinstance(ccp_mnist.make_embedder(small).backbone.network, ccp_mnist.SmallNet)
     for config in (full, small):

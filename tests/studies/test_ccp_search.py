@@ -15,7 +15,7 @@ from winnow.protocols.space import parse_space
 from winnow.studies import STUDIES, Task, ccp_search, single_emoji
 from winnow.studies.together import run_studies
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 def test_a_search_goes_from_trials_to_text(
@@ -23,8 +23,8 @@ def test_a_search_goes_from_trials_to_text(
 ) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     base = [word for word in TINY if not word.startswith("pooling")]
-    words = [f"data={make_folder(images=5)}", *base, "pooling=gap", "train.device=cpu", "train.steps=2",
-             "train.eval_every=1", "references=ccp", "references.pool=3"]  # fmt: skip
+    words = [f"data={make_folder(images=5)}", *base, "pooling=gap", "train.device=cpu", "train.max_steps=2",
+             "train.eval_steps=1", "references=ccp", "references.pool_size=3"]  # fmt: skip
     space, _ = parse_space([f"{ccp_search.PULL}=1e-7..10:log", f"{ccp_search.PROXIES}=1..3"])
     monkeypatch.setattr(ccp_search, "make_search", lambda task: Search(None, words, space, task.runs))
     monkeypatch.setattr(single_emoji, "make_single_emoji", lambda folder: folder)
@@ -50,10 +50,10 @@ def test_the_whole_space_is_one_of_configs(small: bool, tmp_path: Path) -> None:
     search = ccp_search.make_search(Task(small=small, runs=tmp_path))
     for pull, proxies in ((1e-7, 1), (10.0, 16)):
         config = search.config({ccp_search.PULL: pull, ccp_search.PROXIES: proxies})
-        assert (config.references["pull"], config.references["per_class"]) == (pull, proxies)
-        assert config.references["pool"] == 16
-        assert config.loss["name"] == "c2"
-        assert not config.train.test
+        assert (config.references.proximal_weight, config.references.proxies_per_class) == (pull, proxies)
+        assert config.references.pool_size == 16
+        assert config.loss.name == "c2"
+        assert not config.train.run_test
     assert (search.file is None) == small
     if not small:  # two thirds of CUB's first hundred classes train, the last third judges
         config = search.lowest()
@@ -63,7 +63,7 @@ def test_the_whole_space_is_one_of_configs(small: bool, tmp_path: Path) -> None:
 
 def test_without_optuna_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"winnow study ccp-search needs optuna.*winnow-dml\[optuna\]"):
+    with pytest.raises(MissingExtraError, match=r"winnow study ccp-search requires optuna.*winnow-dml\[optuna\]"):
         STUDIES["ccp-search"](Task(small=True))
     (ended,) = run_studies({"ccp-search": STUDIES["ccp-search"]}, lambda name: Task(small=True), tmp_path)
     assert ended.outcome == "left out"

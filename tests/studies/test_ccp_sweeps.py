@@ -14,7 +14,7 @@ from tests.studies.planned import planned
 from winnow.studies import STUDIES, Task, ccp_alternate, ccp_batch, ccp_geometry, ccp_pool, ccp_sweeps, single_emoji
 from winnow.studies.methods import Comparison
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 SWEEPS = {"ccp-alternate": ccp_alternate, "ccp-pool": ccp_pool, "ccp-batch": ccp_batch,
           "ccp-geometry": ccp_geometry}  # fmt: skip
 
@@ -25,9 +25,9 @@ def tiny(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_folder(classes=9, images=6)
 
     def compare(methods, task, **_):
-        small = ["references.per_class=2", "references.pool=3"] if "pool" not in methods[-1].facts else []
+        small = ["references.proxies_per_class=2", "references.pool_size=3"] if "pool" not in methods[-1].facts else []
         tiny = [word for word in TINY if not word.startswith("pooling")]
-        base = [f"data={folder}", *tiny, "pooling=gap", "train.device=cpu", "train.steps=8", "train.eval_every=1"]
+        base = [f"data={folder}", *tiny, "pooling=gap", "train.device=cpu", "train.max_steps=8", "train.eval_steps=1"]
         own = [[*method.words, *(small if "references=ccp" in method.words else [])] for method in methods]
         return Comparison([replace(one, words=words) for one, words in zip(methods, own, strict=True)], (0,), base)
 
@@ -46,15 +46,15 @@ def test_every_planned_run_is_what_its_name_says(name: str, small: bool, tmp_pat
     compared = SWEEPS[name].comparison(Task(small=small, runs=tmp_path / "runs"))
     for method, config in planned(compared, tmp_path):
         references = config.references
-        assert config.pooling["name"] == "gap"
-        assert config.loss["name"] == method.name.split()[0].rstrip(",").lower()
+        assert config.pooling.name == "gap"
+        assert config.loss.name == method.name.split()[0].rstrip(",").lower()
         once = "one problem" in method.name
-        assert (references["name"] == "ccp") == ("CCP" in method.name or once)
-        assert references.get("problems") == (1 if once else None)
-        assert (references["name"] == "memory") == ("XBM" in method.name)
+        assert (references.name == "ccp") == ("CCP" in method.name or once)
+        assert getattr(references, "max_problems", None) == (1 if once else None)
+        assert (references.name == "memory") == ("XBM" in method.name)
         if " of " in method.name:
             picked, pool = map(int, method.name.split(", ")[1].split(" of "))
-            assert (references["per_class"], references["pool"]) == (picked, pool)
+            assert (references.proxies_per_class, references.pool_size) == (picked, pool)
         if "batch" in method.name:
             batch = config.train.classes_per_batch * config.train.samples_per_class
             assert f"batch {batch}" in method.name
@@ -90,7 +90,7 @@ def test_single_emoji_are_written_once_and_by_class(tmp_path: Path, monkeypatch:
 
 def test_settings_of_ccp_are_words() -> None:
     assert ccp_sweeps.ccp()[-1] == "references.preset=cub"
-    assert ccp_sweeps.ccp(per_class=4, pool=7)[2:] == ["references.per_class=4", "references.pool=7"]
+    assert ccp_sweeps.ccp(per_class=4, pool=7)[2:] == ["references.proxies_per_class=4", "references.pool_size=7"]
 
 
 def test_alternating_is_checked_against_every_claim() -> None:

@@ -13,20 +13,20 @@ from tests.studies.planned import planned
 from winnow.studies import Task, centres, cub_losses
 from winnow.studies.centres_report import OURS, Parts, idle, of_crops, of_deltas, of_dims, of_table, settings
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 @pytest.mark.parametrize("size", [centres.SMALL, centres.FULL], ids=["small", "full"])
 def test_every_planned_run_has_the_settings_its_name_says(size: centres.Size, tmp_path: Path) -> None:
     compared, parts = centres.comparison(size)
     for method, config in planned(compared, tmp_path):
-        assert (config.centres["name"] == "none") == ("+" not in method.name)
+        assert (config.regularizer.name == "none") == ("+" not in method.name)
         dim = method.name.partition(", dim ")[2]
         assert config.dim == (int(dim) if dim else size.dim)
         delta = method.name.partition(", delta ")[2]
-        assert config.centres.get("delta") == (float(delta) if delta else None)
+        assert getattr(config.regularizer, "delta", None) == (float(delta) if delta else None)
         if "nearest" in method.name or "farthest" in method.name:
-            assert config.centres["toward"] in method.name
+            assert config.regularizer.toward in method.name
         assert config.image.crop == 256 or "crop 256" not in method.name
         assert config.train.optimizer == "adamw"
     named = [name for part in (parts.table, parts.dims, parts.deltas, parts.crops)
@@ -39,17 +39,21 @@ def test_weights_are_those_of_the_other_study_on_cub(tmp_path: Path) -> None:
         "R1 farthest": "R1, farthest", "R1 nearest": "R1, nearest", "R2 farthest": "R2", "UniformFace": "UniformFace",
         "MHE": "MHE",
     }  # fmt: skip
-    there = {method.name: config.centres for method, config in planned(cub_losses.comparison(small=False), tmp_path)}
+    there = {
+        method.name: config.regularizer for method, config in planned(cub_losses.comparison(small=False), tmp_path)
+    }
     here = list(planned(centres.comparison(centres.FULL)[0], tmp_path))
     assert set(same) == set(centres.REGULARISERS)
     for regulariser, name in same.items():
         theirs = there[f"Proxy-Anchor + {name}"]
-        mine = [config.centres for method, config in here if method.name.startswith(f"Proxy-Anchor + {regulariser}")]
-        assert all({**one, "delta": None} == {**theirs, "delta": None} for one in mine)
+        mine = [
+            config.regularizer for method, config in here if method.name.startswith(f"Proxy-Anchor + {regulariser}")
+        ]
+        assert all(one.model_copy(update={"delta": None}) == theirs.model_copy(update={"delta": None}) for one in mine)
         assert len(mine) == {"R1 farthest": 15, "R1 nearest": 9}.get(regulariser, 1)
         if regulariser != "UniformFace":  # class means have weights of their own
-            (beside,) = (config.centres for method, config in here if method.name == f"MS + {regulariser}")
-            assert beside["weight"] == centres.MEANS[regulariser]
+            (beside,) = (config.regularizer for method, config in here if method.name == f"MS + {regulariser}")
+            assert beside.weight == centres.MEANS[regulariser]
     assert "; 10 for R1 farthest, 10 for R2 farthest is the best there" in settings(centres.FULL.weights, 0.0)
     assert "800 steps" not in settings(centres.SMALL.weights, 0.0)
 
@@ -126,7 +130,7 @@ def test_the_study_goes_from_runs_to_text(
     some = {name: words for name, words in centres.REGULARISERS.items() if name.startswith("R1")}
     monkeypatch.setattr(centres, "REGULARISERS", some)
     words = [word for word in TINY if not word.startswith(("pooling", "dim"))]
-    words += [f"data={make_folder()}", "backbone.train=frozen", "train.device=cpu", "train.steps=2", "pooling=gap"]
+    words += [f"data={make_folder()}", "backbone.train=frozen", "train.device=cpu", "train.max_steps=2", "pooling=gap"]
     size = replace(centres.SMALL, dim=8, dims=(128,), deltas=(0.99,), words=words)
     findings = centres.run(Task(small=True, runs=tmp_path / "runs"), size)
     assert "missing" not in findings.text

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from winnow.data.sets import DATASETS
-from winnow.data.sets.cifar100 import CLASSES
-from winnow.data.sets.cifar_collage import CifarCollage
+from winnow.data.datasets import DATASETS, CIFARCollage
+from winnow.data.datasets.cifar import CIFAR100_CLASSES
 from winnow.errors import DataError
 from winnow.pooling import POOLINGS
 from winnow.studies import collage, collage_pictures
@@ -21,12 +20,12 @@ from winnow.studies.collage import DISTILLED, FULL, SMALL, TRAINING
 from winnow.studies.collage_report import table, told
 from winnow.studies.made_cifar import make_cifar
 from winnow.studies.pretrain import Recipe
-from winnow.training.learner import check_objective, check_parts
+from winnow.training.objective import check_components, check_objective
 
 TINY = replace(
     SMALL,
     methods=("GAP", "GSP", DISTILLED),
-    words=["backbone.train=frozen", "train.steps=2", "train.eval_every=1", "train.device=cpu"],
+    words=["backbone.train=frozen", "train.max_steps=2", "train.eval_steps=1", "train.device=cpu"],
     recipe=Recipe(epochs=1, batch=20, lr=0.05),
     made=(1, 1),
 )
@@ -39,30 +38,30 @@ def result(value: float, seed: int = 0) -> dict[str, Any]:
 
 def test_parts_share_no_classes() -> None:
     collages = DATASETS["cifar_collage"]
-    assert isinstance(collages, CifarCollage)
+    assert isinstance(collages, CIFARCollage)
     parts = {part: set(collages.classes_of(part)) for part in ("train", "val", "test")}
     assert [len(classes) for classes in parts.values()] == [40, 20, 40]
-    assert set().union(*parts.values()) == set(CLASSES)
+    assert set().union(*parts.values()) == set(CIFAR100_CLASSES)
 
 
 def test_every_pooling_takes_part_with_both_losses_and_backbones(tmp_path: Path) -> None:
     compared = collage.comparison(FULL, tmp_path, None)
     planned = [compared.plan(method, 0, Task(True, runs=tmp_path)).config for method in compared.methods]
     for config in planned:
-        check_parts(config)
+        check_components(config)
         check_objective(config)
         assert (config.train.classes_per_batch, config.train.samples_per_class, config.train.lr) == (16, 4, 1e-3)
         assert (config.plateau.factor, config.plateau.patience) == (0.5, 5)
         alone = config.data.path == "cifar_collage_distilled"
         assert config.image.crop == config.image.resize == (32 if alone else 64)
-    tried = {(config.pooling["name"], config.loss["name"], config.backbone.weights) for config in planned}
+    tried = {(config.pooling.name, config.loss.name, config.backbone.weights) for config in planned}
     files = [str(path) for path in collage.weights_of(tmp_path).values()]
     assert tried == {(name, loss, path) for name in POOLINGS for loss in ("c2", "proxy_nca") for path in files}
     gsp = planned[1]
-    assert [gsp.pooling[key] for key in ("name", "prototypes", "mu", "eps")] == ["gsp", 64, 0.2, 10.0]
+    assert [gsp.pooling[key] for key in ("name", "num_prototypes", "mu", "eps")] == ["gsp", 64, 0.2, 10.0]
     assert {config.zsr.weight for config in planned} == {0.0, 0.5}
     names = [
-        compared.plan(method, seed, Task(True, runs=tmp_path)).folder.path
+        compared.plan(method, seed, Task(True, runs=tmp_path)).run_dir.path
         for method in compared.methods
         for seed in FULL.seeds
     ]
@@ -116,7 +115,7 @@ def test_without_data_nothing_is_trained_and_all_is_missing(tmp_path: Path) -> N
     found = collage.run(task, FULL)
     assert "0 of 288 runs are in: `winnow study collage --full`" in found.text
     assert not found.rows
-    with pytest.raises(DataError, match="no folder"):
+    with pytest.raises(DataError, match="folder of CIFAR"):
         collage.run(replace(task, only_finished=False), FULL)
     assert not list(tmp_path.rglob("config.yaml"))
 

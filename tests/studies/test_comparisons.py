@@ -21,9 +21,9 @@ from winnow.studies.cub_losses import comparison as cub_comparison
 from winnow.studies.cub_poolings import comparison as cub_poolings
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, records
-from winnow.training.learner import check_objective, check_parts
+from winnow.training.objective import check_components, check_objective
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 def winnow(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -35,7 +35,7 @@ def winnow(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 def small(folder: Path, *methods: Method, seeds: tuple[int, ...] = (0, 1)) -> Comparison:
-    words = [f"data={folder}", *TINY, "train.device=cpu", "train.steps=2", "train.eval_every=1"]
+    words = [f"data={folder}", *TINY, "train.device=cpu", "train.max_steps=2", "train.eval_steps=1"]
     return Comparison(methods, seeds, words)
 
 
@@ -127,7 +127,7 @@ def test_a_failing_run_is_told_and_left_out(make_folder: MakeFolder, tmp_path: P
 @pytest.mark.parametrize("small_size", [True, False])
 def test_every_registered_loss_takes_part(small_size: bool, tmp_path: Path) -> None:
     compared = losses.comparison(small_size)
-    names = [compared.plan(method, 0, Task(True, runs=tmp_path)).config.loss["name"] for method in compared.methods]
+    names = [compared.plan(method, 0, Task(True, runs=tmp_path)).config.loss.name for method in compared.methods]
     assert set(names) == set(LOSSES)
     assert len(names) == 2 * len(set(names))
 
@@ -136,26 +136,26 @@ def test_the_methods_on_cub_are_what_their_names_say(tmp_path: Path) -> None:
     compared = cub_comparison(small=False)
     for method in compared.methods:
         config = compared.plan(method, 0, Task(True, runs=tmp_path)).config
-        check_parts(config)
+        check_components(config)
         check_objective(config)
-        assert (config.references["name"] == "ccp") == ("CCP" in method.name)
-        assert (config.references["name"] == "memory") == ("XBM" in method.name)
-        assert (config.centres["name"] == "none") == (method.group != "centres")
-        assert config.train.warm_up == (100 if "Proxy" in method.name else 0)
+        assert (config.references.name == "ccp") == ("CCP" in method.name)
+        assert (config.references.name == "memory") == ("XBM" in method.name)
+        assert (config.regularizer.name == "none") == (method.group != "centres")
+        assert config.train.freeze_backbone_steps == (100 if "Proxy" in method.name else 0)
         if "R1" in method.name:
-            assert method.name.endswith(str(config.centres["toward"]))
+            assert method.name.endswith(str(config.regularizer.toward))
 
 
 def test_every_pooling_is_compared_on_cub(tmp_path: Path) -> None:
     compared = cub_poolings(small=False)
     configs = {method.name: compared.plan(method, 0, Task(True, runs=tmp_path)).config for method in compared.methods}
     for config in configs.values():
-        check_parts(config)
+        check_components(config)
         check_objective(config)
-    assert {config.pooling["name"] for config in configs.values()} == set(POOLINGS)
+    assert {config.pooling.name for config in configs.values()} == set(POOLINGS)
     assert {name for name, config in configs.items() if config.dim != 128} == {"OTP 64x128", "NetVLAD 64x128"}
     assert {name for name, config in configs.items() if config.zsr.weight} == {"ZSR alone (mu = 1)", "GSP + ZSR"}
-    assert configs["GSP, background"].pooling["mu"] == pytest.approx(1 - configs["GSP"].pooling["mu"])
+    assert configs["GSP, background"].pooling.mu == pytest.approx(1 - configs["GSP"].pooling.mu)
 
 
 @pytest.mark.parametrize(("words", "told"), [

@@ -15,7 +15,7 @@ from winnow.studies import Task, copies
 
 TINY = ["backbone.name=resnet20", "backbone.weights=random", "image.resize=32", "image.crop=32"]
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 def test_copies_are_judged_beside_their_originals(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_recompressed_images_are_like_their_originals_and_have_names_of_their_ow
     assert isinstance(good.read(0), Image.Image)
     assert error(good) < error(bad)
     assert good.name(0) == images.name(0)
-    assert len({images.identity(0), good.identity(0), bad.identity(0)}) == 3
+    assert len({images.cache_key(0), good.cache_key(0), bad.cache_key(0)}) == 3
 
 
 def test_recompressed_images_can_be_shrunk_before_but_are_never_enlarged(make_folder: MakeFolder) -> None:
@@ -52,7 +52,7 @@ def test_recompressed_images_can_be_shrunk_before_but_are_never_enlarged(make_fo
     small, same = (copies.Recompressed(images, 95, short=side) for side in (short // 2, 2 * short))
     assert min(small.read(0).size) == short // 2
     assert same.read(0).size == images.read(0).size
-    assert small.identity(0) != same.identity(0)
+    assert small.cache_key(0) != same.cache_key(0)
 
 
 def test_without_both_sets_it_says_which_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,15 +79,15 @@ def test_a_cover_is_set_beside_both_others_by_both_measures():
     assert told(more, "", 1, 1).count("loses more by its choice") == 2
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_the_study_ranks_checkpoints(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     base = [word for word in TINY if not word.startswith("pooling")]
     words = [f"data={make_folder(classes=10, images=6)}", *base, "backbone.train=frozen", "train.device=cpu"]
-    monkeypatch.setattr(delta_cover, "WORDS", [*words, "data.val_share=0.3"])
+    monkeypatch.setattr(delta_cover, "WORDS", [*words, "data.val_fraction=0.3"])
     monkeypatch.setattr(delta_cover, "METHODS", {"GAP": ["pooling=gap"], "GMP": ["pooling=gmp_projected"]})
     whole = delta_cover.load_config
     monkeypatch.setattr(
-        delta_cover, "load_config", lambda file, given: whole(file, [*given, "train.steps=4", "train.eval_every=2"])
+        delta_cover, "load_config", lambda file, given: whole(file, [*given, "train.max_steps=4", "train.eval_steps=2"])
     )
     findings = delta_cover.study(Task(small=True, runs=tmp_path))
     with monkeypatch.context() as none:

@@ -110,7 +110,7 @@ def test_the_gradients_of_both_are_told():
     assert "Its gradient is off by 0.1 % at eps 5, the closed form's after 200 steps by 0.25 % at eps 5." in text
 
 
-@pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+@pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_the_study_runs_small(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(iterations, "Case", lambda batch, size: replace(TINY, batch=8))
     monkeypatch.setattr(iterations_step, "SIZES", {True: ("resnet20", 32, 1)})

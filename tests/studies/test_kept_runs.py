@@ -42,7 +42,10 @@ def test_a_run_is_trained_once_and_read_as_it_was(tmp_path: Path) -> None:
 
 def test_a_setting_that_a_run_did_not_know_has_its_default(tmp_path: Path) -> None:
     config = load_config(None, ["data=photos"]).model_dump(mode="json")
-    older = {**config, "train": {key: value for key, value in config["train"].items() if key != "warm_up"}}
+    older = {
+        **config,
+        "train": {key: value for key, value in config["train"].items() if key != "freeze_backbone_steps"},
+    }
     task = Task(small=True, runs=tmp_path)
     keep_run(task, "a", {"config": older}, lambda: Kept({"score": 1}))
     kept = keep_run(task, "a", {"config": config}, lambda: Kept({"score": 2}))
@@ -51,6 +54,6 @@ def test_a_setting_that_a_run_did_not_know_has_its_default(tmp_path: Path) -> No
     keep_run(task, "unknown", {"config": {**config, "bogus": 1}}, lambda: Kept({}))
     with pytest.raises(ConfigError, match=r"unknown\.safetensors: bogus: unknown config key"):
         keep_run(task, "unknown", {"config": config}, lambda: Kept({}))
-    other = {**config, "train": {**config["train"], "warm_up": 7}}
+    other = {**config, "train": {**config["train"], "freeze_backbone_steps": 7}}
     with pytest.raises(ConfigError, match="other data or settings"):
         keep_run(task, "a", {"config": other}, lambda: Kept({"score": 2}))

@@ -5,7 +5,7 @@ import pytest
 from winnow.pooling import POOLINGS
 from winnow.studies import poolings
 from winnow.studies.base import Task
-from winnow.training.learner import check_objective, check_parts
+from winnow.training.objective import check_components, check_objective
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
@@ -16,11 +16,11 @@ def test_every_registered_pooling_takes_part_with_both_losses(small, tmp_path):
     ]
     for run in planned:
         check_objective(run.config)
-        check_parts(run.config)
-    tried = {(run.config.pooling["name"], run.config.loss["name"]) for run in planned}
+        check_components(run.config)
+    tried = {(run.config.pooling.name, run.config.loss.name) for run in planned}
     assert tried == {(name, loss) for name in POOLINGS for loss in ("c2", "proxy_nca")}
     assert {run.config.seed for run in planned} == ({0} if small else {0, 1, 2})
-    names = [run.folder.path.name for run in planned]
+    names = [run.run_dir.path.name for run in planned]
     assert len(set(names)) == len(names)
 
 
@@ -29,7 +29,7 @@ def test_vectors_of_parts_are_those_the_names_say(tmp_path):
     shapes = {}
     for method in compared.methods:
         config = compared.plan(method, 0, Task(True, runs=tmp_path)).config
-        local = POOLINGS[config.pooling["name"]].local_width(config.dim, config.pooling)
+        local = POOLINGS[config.pooling.name].local_width(config.dim, config.pooling)
         shapes[method.name.split(",")[0]] = f"{config.dim // local}x{local}"
     for name in ("OTP 8x16", "NetVLAD 8x16", "OTP 64x128", "NetVLAD 64x128"):
         assert shapes[name] == name.split()[1]

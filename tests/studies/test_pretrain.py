@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from winnow.data.sets.pixels import PixelSet
+from winnow.data import ArrayImages
+from winnow.models import build_backbone
 from winnow.models.config import BackboneConfig
-from winnow.models.networks import build_backbone
 from winnow.studies.pretrain import Recipe, pretrain, read_record, shifted
 
 
-def coloured(count: int, seed: int) -> PixelSet:
+def coloured(count: int, seed: int) -> ArrayImages:
     """Noisy images whose strongest colour is the class."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % 3
     pixels = rng.integers(0, 120, size=(count, 32, 32, 3))
     pixels[np.arange(count), :, :, labels] += 100
-    return PixelSet(pixels.astype(np.uint8), labels, ("red", "green", "blue"), "coloured")
+    return ArrayImages(pixels.astype(np.uint8), labels, "colored", class_names=("red", "green", "blue"))
 
 
 def test_shifts_are_those_of_a_loop_over_images() -> None:

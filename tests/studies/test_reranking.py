@@ -12,7 +12,7 @@ from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
 from winnow.studies import STUDIES, Task, reranking
 from winnow.studies.methods import Comparison
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 def test_it_goes_from_runs_to_text(make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_it_goes_from_runs_to_text(make_folder: MakeFolder, tmp_path: Path, monk
 
     def tiny(methods, small, **_):
         base = [word for word in TINY if not word.startswith("pooling")]
-        return Comparison(methods, (0,), [f"data={folder}", *base, "train.device=cpu", "train.steps=2"])
+        return Comparison(methods, (0,), [f"data={folder}", *base, "train.device=cpu", "train.max_steps=2"])
 
     monkeypatch.setattr(reranking, "compare", tiny)
     found = STUDIES["reranking"](Task(small=True, runs=tmp_path / "runs"))

@@ -56,7 +56,7 @@ def run(name: str, seed: int, score: float, words: list[str], path: str = "data/
 
 
 C2, GSP = ["loss=c2", "pooling=gap"], ["loss=c2", "pooling=gsp", "zsr=0.1"]
-CCP = [*C2, "references=ccp", "references.preset=cub", "train.eval_every=25", "train.patience=60"]
+CCP = [*C2, "references=ccp", "references.preset=cub", "train.eval_steps=25", "train.patience=60"]
 
 
 def keep(path: Path, runs: list[dict[str, Any]], seeds: int) -> None:
@@ -67,7 +67,7 @@ def keep(path: Path, runs: list[dict[str, Any]], seeds: int) -> None:
 def test_ours_count_by_the_settings_of_their_runs(tmp_path):
     runs = [run("plain", seed, 18.0 + seed, C2) for seed in (0, 1)]
     runs += [run("mu 0.3", seed, 21.0 - seed, GSP) for seed in (0, 1)]
-    runs += [run("CCP, 8 of 12", 0, 18.5, CCP), run("CCP, 4 of 12", 0, 30.0, [*CCP, "references.per_class=4"])]
+    runs += [run("CCP, 8 of 12", 0, 18.5, CCP), run("CCP, 4 of 12", 0, 30.0, [*CCP, "references.proxies_per_class=4"])]
     runs += [run("alone", 0, 30.0, ["loss=c2", "pooling=gsp"]), run("mu 0.2", 0, 30.0, [*GSP, "pooling.mu=0.2"])]
     runs += [run("other loss", 0, 10.0, ["loss=ms", "pooling=gap"])]
     keep(tmp_path / "mu.json", runs, 2)

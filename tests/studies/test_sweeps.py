@@ -21,7 +21,7 @@ from winnow.studies.base import takes_settings
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import verdict
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 SWEEPS = {"mu": mu, "m-eps": m_eps, "components": components, "screening": screening, "prototypes": prototypes,
           "learned": learned}  # fmt: skip
 
@@ -32,15 +32,16 @@ def test_every_planned_run_has_the_settings_its_name_says(name: str, small: bool
     compared = SWEEPS[name].comparison(small)
     for method, config in planned(compared, tmp_path):
         pooling = config.pooling
-        assert (pooling["name"] == "gap") == method.name.startswith("GAP")
-        assert (config.loss["name"] == "proxy_nca") == ("PNCA" in method.name)
+        assert (pooling.name == "gap") == method.name.startswith("GAP")
+        assert (config.loss.name == "proxy_nca") == ("PNCA" in method.name)
         for part in method.name.replace(":", ",").split(", "):
             key, _, value = part.partition(" ")
-            known = {"m": pooling.get("prototypes"), "mu": pooling.get("mu"), "eps": pooling.get("eps"),
+            known = {"m": getattr(pooling, "num_prototypes", None), "mu": getattr(pooling, "mu", None),
+                     "eps": getattr(pooling, "eps", None),
                      "lambda": config.zsr.weight}  # fmt: skip
             if key in known and value not in ("learned", ""):
                 assert known[key] == float(value)
-            assert pooling.get("learn_mu", False) == ("mu learned" in method.name or "both learned" in method.name)
+            assert getattr(pooling, "learn_mu", False) == ("mu learned" in method.name or "both learned" in method.name)
     assert (compared.file is None) == small
 
 
@@ -51,24 +52,24 @@ def test_settings_go_before_those_of_a_study_and_are_told(
 
     def tiny(methods, small, **_):
         base = [word for word in TINY if not word.startswith("pooling")]
-        return Comparison(methods[:2], (0,), [f"data={folder}", *base, "train.device=cpu", "train.steps=2"])
+        return Comparison(methods[:2], (0,), [f"data={folder}", *base, "train.device=cpu", "train.max_steps=2"])
 
     monkeypatch.setattr(SWEEPS["mu"], "compare", tiny)
-    asked = ["mu", "-o", str(tmp_path), "train.steps=3", "train.lr=0.001"]
+    asked = ["mu", "-o", str(tmp_path), "train.max_steps=3", "train.lr=0.001"]
     said = CliRunner().invoke(app, ["study", *asked, "--methods", "GAP"])
     assert said.exit_code == 0, said.output
-    command = f"`winnow study mu train.steps=3 train.lr=0.001 --small -o {tmp_path}` trains the others"
+    command = f"`winnow study mu train.max_steps=3 train.lr=0.001 --small -o {tmp_path}` trains the others"
     assert command in " ".join(said.output.split())
     assert CliRunner().invoke(app, ["study", *asked]).exit_code == 0
     written = json.loads((tmp_path / "mu.json").read_text())
-    assert "Settings other than the study's: `train.steps=3`, `train.lr=0.001`." in written["text"]
-    assert written["settings"]["asked"] == ["train.steps=3", "train.lr=0.001"]
+    assert "Settings other than the study's: `train.max_steps=3`, `train.lr=0.001`." in written["text"]
+    assert written["settings"]["asked"] == ["train.max_steps=3", "train.lr=0.001"]
     assert {run["steps"] for run in written["runs"]} == {3}
     assert {run["config"]["train"]["lr"] for run in written["runs"]} == {0.001}
     noted = CliRunner().invoke(app, ["study", *asked, "--only-finished", "--note", "Half their size."])
     assert noted.exit_code == 0, noted.output
     assert json.loads((tmp_path / "mu.json").read_text())["text"] == f"{written['text']}\n\nHalf their size."
-    with pytest.raises(ConfigError, match=r"made with another train\.steps"):
+    with pytest.raises(ConfigError, match=r"made with another train\.max_steps"):
         CliRunner().invoke(app, ["study", "mu", "-o", str(tmp_path)], catch_exceptions=False)
 
 
@@ -89,7 +90,8 @@ def test_settings_are_refused_where_there_are_no_runs_to_take_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"), [("seed=7", r"seed=7: .* --seeds"), ("train.test=false", r"train\.test=false: .* test classes")]
+    ("word", "told"),
+    [("seed=7", r"seed=7: .* --seeds"), ("train.run_test=false", r"train\.run_test=false: .* test classes")],
 )
 def test_settings_that_a_comparison_cannot_do_with_are_refused(word: str, told: str, tmp_path: Path) -> None:
     compared = Comparison([Method("GAP", ["pooling=gap"])], (0, 1), ["data=emoji"])
@@ -98,7 +100,7 @@ def test_settings_that_a_comparison_cannot_do_with_are_refused(word: str, told: 
 
 
 def test_some_methods_and_seeds_are_trained_now_and_the_others_listed(make_folder: MakeFolder, tmp_path: Path) -> None:
-    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "train.steps=2"]
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "train.max_steps=2"]
     compared = Comparison([Method("m 4, C2", []), Method("m 8, C2", []), Method("GAP", ["pooling=gap"])], (0, 1), words)
     task = Task(True, runs=tmp_path, methods=["m 8*", "GAP"], seeds=[1])
     found = compared.train(task)
@@ -122,7 +124,7 @@ def test_a_sweep_goes_from_runs_to_text(
 
     def tiny(methods, small, **_):
         base = [word for word in TINY if not word.startswith("pooling")]
-        words = [f"data={folder}", *base, "train.device=cpu", "train.steps=2", "train.eval_every=1"]
+        words = [f"data={folder}", *base, "train.device=cpu", "train.max_steps=2", "train.eval_steps=1"]
         return Comparison(methods, (0,), words)
 
     module: ModuleType = SWEEPS[name]
@@ -226,7 +228,7 @@ def test_prototypes_are_checked() -> None:
 def test_a_sweep_says_how_it_was_made_with_the_numbers_that_were_asked_for(
     name: str, small: bool, tmp_path: Path
 ) -> None:
-    words = ["train.steps=20"] if small else ["train.patience=7", "backbone.train=frozen"]
+    words = ["train.max_steps=20"] if small else ["train.patience=7", "backbone.train=frozen"]
     text = STUDIES[name](Task(small, runs=tmp_path, words=words, only_finished=True)).text
     made = next(part for part in text.split("\n\n") if part.startswith("On the "))
     assert ("frozen backbone, 20 steps" in made) == small

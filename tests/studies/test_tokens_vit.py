@@ -10,7 +10,7 @@ import pytest
 from tests.studies.planned import planned
 from winnow.studies import STUDIES, Task, tokens_vit
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone test_vit starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone test_vit starts from random weights")
 NAMES = list(tokens_vit.methods(small=True))
 
 
@@ -18,8 +18,8 @@ NAMES = list(tokens_vit.methods(small=True))
 def test_every_planned_run_can_be_built(small: bool, tmp_path: Path) -> None:
     compared = tokens_vit.comparison(Task(small=small, runs=tmp_path))
     for method, config in planned(compared, tmp_path):
-        assert (config.backbone.tokens == "class") == method.name.startswith("class token")
-        assert (config.pooling["name"] == "gsp") == ("GSP" in method.name)
+        assert (config.backbone.tokens == "cls") == method.name.startswith("class token")
+        assert (config.pooling.name == "gsp") == ("GSP" in method.name)
         assert (config.zsr.weight > 0) == ("ZSR" in method.name)
 
 
@@ -47,7 +47,7 @@ def test_the_text_follows_the_numbers() -> None:
 
 def test_the_study_goes_from_runs_to_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens_vit, "MADE", (2, 1))
-    short = ["train.steps=1", "train.eval_every=1", "train.samples_per_class=1", "train.device=cpu"]
+    short = ["train.max_steps=1", "train.eval_steps=1", "train.samples_per_class=1", "train.device=cpu"]
     monkeypatch.setattr(tokens_vit, "SMALL", [*tokens_vit.SMALL, *short])
     chosen = {name: tokens_vit.methods(small=True)[name] for name in ("class token", "mean of tokens", "GSP")}
     monkeypatch.setattr(tokens_vit, "methods", lambda small: chosen)

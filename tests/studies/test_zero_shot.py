@@ -16,7 +16,7 @@ from winnow.studies import STUDIES, Task, zero_shot
 from winnow.studies.zero_shot_pictures import broken, coloured, palette
 from winnow.studies.zero_shot_report import Pair, effective, sharing, told
 
-pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
 
 def test_splits_have_no_class_in_common() -> None:
@@ -145,7 +145,7 @@ def test_every_planned_run_can_be_built(small: bool, tmp_path: Path) -> None:
     compared, pairs = zero_shot.comparison(task, begun)
     assert (len(compared.methods), len(pairs)) == ((2, 1) if small else (10, 6))
     for method, config in planned(compared, tmp_path):
-        assert config.pooling["prototypes"] == 8
+        assert config.pooling.num_prototypes == 8
         assert ("weights=random" in " ".join(method.words)) == ("nothing" in method.name)
         assert (config.zsr.weight > 0) == ("ZSR" in method.name)
 
@@ -159,13 +159,13 @@ def test_the_study_goes_from_runs_to_text(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_folder(classes=20)
-    words = [f"data={folder}", "data.test_share=0.5", *(word for word in TINY if "prototypes" not in word)]
+    words = [f"data={folder}", "data.test_fraction=0.5", *(word for word in TINY if "prototypes" not in word)]
     monkeypatch.setattr(zero_shot, "EMOJI", [*words, "pooling=gsp", "backbone.train=full", "train.device=cpu",
-                                             "train.steps=4"])  # fmt: skip
+                                             "train.max_steps=4"])  # fmt: skip
     monkeypatch.setattr(zero_shot, "SPLITS", 50)
     monkeypatch.setattr(zero_shot, "SHOWN", 2)
     # The best weights are those of the last step, so that there are prototypes whatever the validation says.
-    monkeypatch.setattr("winnow.training.trainer.MIN_DELTA", -2.0)
+    monkeypatch.setattr("winnow.training.early_stopping.MIN_DELTA", -2.0)
     task = Task(small=True, runs=tmp_path / "runs")
     findings = STUDIES["zero-shot"](task)
     assert "missing" not in findings.text

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
-from winnow.training.config import REGISTRIES, Config, describe, make_config
-from winnow.training.words import load_config
+from winnow.training.config import REGISTRIES, RunConfig, describe, make_config
+from winnow.training.overrides import load_config
 
 
 def test_defaults_are_a_valid_config_that_survives_yaml(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_defaults_are_a_valid_config_that_survives_yaml(tmp_path: Path) -> None:
 def test_words_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("dim: 64\nloss: {name: triplet, margin: 0.3}\ntrain: {steps: 7}\n")
-    config = load_config(file, ["train.steps=9", "seed=4"])
-    assert (config.dim, config.train.steps, config.seed) == (64, 9, 4)
+    config = load_config(file, ["train.max_steps=9", "seed=4"])
+    assert (config.dim, config.train.max_steps, config.seed) == (64, 9, 4)
     assert config.loss.model_dump() == {"name": "triplet", "margin": 0.3}
 
 
@@ -39,14 +39,14 @@ def test_a_bare_value_stands_for_the_main_key_of_its_section(word: str, read: ob
 def test_shorthand_and_further_settings_of_a_section_combine_in_any_order() -> None:
     for words in (["loss=triplet", "loss.margin=0.2"], ["loss.name=triplet", "loss.margin=0.2"]):
         assert load_config(None, words).loss.model_dump() == {"name": "triplet", "margin": 0.2}
-    config = load_config(None, ["data.on_error=skip", "data=photos"])
-    assert (config.data.path, config.data.on_error) == ("photos", "skip")
+    config = load_config(None, ["data.unreadable_images=skip", "data=photos"])
+    assert (config.data.path, config.data.unreadable_images) == ("photos", "skip")
 
 
 def test_a_new_loss_does_not_inherit_the_settings_of_the_one_it_replaces(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("loss: {name: triplet, margin: 0.3}\n")
-    assert load_config(file, ["loss=c1"]).loss.model_dump() == {"name": "c1", "margin": 0.5}
+    assert load_config(file, ["loss=c1"]).loss.model_dump() == {"name": "c1", "neg_margin": 0.5}
 
 
 def test_the_same_loss_named_again_keeps_its_settings() -> None:
@@ -67,16 +67,16 @@ def test_numbers_may_be_written_as_people_write_them(text: str) -> None:
     ("word", "message"),
     [
         ("los=c2", "los: unknown config key; did you mean 'loss'?"),
-        ("train.stps=3", "train.stps: unknown config key; did you mean 'train.steps'?"),
+        ("train.stps=3", "train.stps: unknown config key; did you mean 'train.max_steps'?"),
         ("loss.alpa=1", "did you mean 'alpha'?"),
         ("loss=c3", "loss: unknown name 'c3'; did you mean 'c2'?"),
         ("pooling=gpp", "did you mean 'gsp'?"),
-        ("train.steps=abc", "train.steps='abc'"),
-        ("train.steps=0", "train.steps=0"),
+        ("train.max_steps=abc", "train.max_steps='abc'"),
+        ("train.max_steps=0", "train.max_steps=0"),
         ("zsr.weight=1.5", "zsr.weight=1.5"),
         ("augment=3", "augment: expected a section"),
-        ("seed", "'seed' is not of the form key=value"),
-        ("=3", "not of the form key=value"),
+        ("seed", "'seed': expected KEY=VALUE"),
+        ("=3", "expected KEY=VALUE"),
     ],
 )
 def test_a_slip_is_named_with_what_to_do(word: str, message: str) -> None:
@@ -109,17 +109,21 @@ def test_every_described_key_can_be_set_to_its_default_and_has_a_meaning() -> No
             tree = {section: {"name": part, name: default}}
         else:
             tree = {section: {name: default}} if name else {section: default}
-        assert isinstance(make_config(tree), Config)
+        assert isinstance(make_config(tree), RunConfig)
 
 
 @pytest.mark.parametrize(
     ("words", "section", "expected"),
     [
-        (["loss.negative_margin=0.4", "loss=c2"], "loss", {"name": "c2", "negative_margin": 0.4}),
-        (["loss.preset=cars", "loss=c2"], "loss", {"name": "c2", "negative_margin": 0.5409}),
-        (["references.per_class=4", "references=proxies"], "references", {"name": "proxies", "per_class": 4}),
+        (["loss.neg_margin=0.4", "loss=c2"], "loss", {"name": "c2", "neg_margin": 0.4}),
+        (["loss.preset=cars", "loss=c2"], "loss", {"name": "c2", "neg_margin": 0.5409}),
+        (
+            ["references.proxies_per_class=4", "references=proxies"],
+            "references",
+            {"name": "proxies", "proxies_per_class": 4},
+        ),
         (["pooling.mu=0.2", "pooling=gap"], "pooling", {"name": "gap"}),  # mu was meant for the default, gsp
-        (["loss=c2", "loss.negative_margin=0.4", "loss=ms"], "loss", {"name": "ms"}),
+        (["loss=c2", "loss.neg_margin=0.4", "loss=ms"], "loss", {"name": "ms"}),
     ],
 )
 def test_settings_may_come_before_the_name_of_their_part(
@@ -131,5 +135,5 @@ def test_settings_may_come_before_the_name_of_their_part(
 
 def test_a_setting_that_no_part_has_is_refused_in_either_order() -> None:
     for words in (["loss.negativ_margin=0.4", "loss=c2"], ["loss=c2", "loss.negativ_margin=0.4"]):
-        with pytest.raises(ConfigError, match="did you mean 'negative_margin'"):
+        with pytest.raises(ConfigError, match="did you mean 'neg_margin'"):
             load_config(None, words)

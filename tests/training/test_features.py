@@ -1,3 +1,5 @@
+"""Frozen features in RAM and on disk."""
+
 from __future__ import annotations
 
 import errno
@@ -10,16 +12,15 @@ import torch
 from PIL import Image
 
 from tests.conftest import MakeFolder
-from winnow.data import Crops, load_images, resize_short
+from winnow.data import CropTransform, load_images, resize_short
 from winnow.errors import DataError, OutputError
 from winnow.models import Backbone, BackboneConfig, build_backbone
-from winnow.training import features, kept_features
-from winnow.training.features import frozen_inputs
+from winnow.training import features
+from winnow.training.features import FeatureStore, extract_features
 from winnow.training.inputs import FeatureInputs
-from winnow.training.kept_features import KeptFeatures
 
 CPU = torch.device("cpu")
-CROPS = Crops(resize=32, size=32)
+CROPS = CropTransform(resize=32, size=32)
 
 
 @pytest.fixture
@@ -39,44 +40,44 @@ def same(a: FeatureInputs, b: FeatureInputs) -> bool:
     return torch.equal(a.whole(), b.whole()) and np.array_equal(a.labels, b.labels) and a.names == b.names
 
 
-def test_features_in_ram_on_disk_and_found_again_are_the_same(
+def test_features_in_ram_on_disk_and_reopened_are_equal(
     make_folder: MakeFolder, backbone: Backbone, cache: Path
 ) -> None:
     images = load_images(make_folder())
-    ram, _ = frozen_inputs(backbone, images, CROPS, CPU)
-    disk, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk")
+    ram, _ = extract_features(backbone, images, CROPS, CPU)
+    disk, _ = extract_features(backbone, images, CROPS, CPU, cache="disk")
     assert len(list(cache.iterdir())) == 1
-    again, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk")
+    again, _ = extract_features(backbone, images, CROPS, CPU, cache="disk")
     assert same(ram, disk)
     assert same(disk, again)
 
 
-def test_features_equal_the_backbones_own(make_folder: MakeFolder, backbone: Backbone) -> None:
+def test_features_equal_the_backbone_output(make_folder: MakeFolder, backbone: Backbone) -> None:
     images = load_images(make_folder())
-    made, _ = frozen_inputs(backbone, images, CROPS, CPU)
+    made, _ = extract_features(backbone, images, CROPS, CPU)
     picture = torch.from_numpy(np.array(resize_short(images.read(5), 32))).permute(2, 0, 1) / 255
     with torch.no_grad():
         assert torch.allclose(made.whole()[5], backbone(picture[None])[0], atol=1e-3)
 
 
-def test_damaged_features_are_made_again(make_folder: MakeFolder, backbone: Backbone, cache: Path) -> None:
+def test_damaged_features_are_computed_again(make_folder: MakeFolder, backbone: Backbone, cache: Path) -> None:
     images = load_images(make_folder())
-    good, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk")
+    good, _ = extract_features(backbone, images, CROPS, CPU, cache="disk")
     expected = good.whole()
     file = next(cache.glob("*/*.npy"))
     file.write_bytes(file.read_bytes()[:200])
-    again, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk")
+    again, _ = extract_features(backbone, images, CROPS, CPU, cache="disk")
     assert torch.equal(again.whole(), expected)
 
 
 @pytest.mark.parametrize("keep", ["ram", "disk"])
-def test_labels_and_names_stay_with_their_features_when_images_are_skipped(
+def test_labels_and_names_match_features_when_images_are_skipped(
     make_folder: MakeFolder, backbone: Backbone, keep: str
 ) -> None:
     root = make_folder()
-    whole, _ = frozen_inputs(backbone, load_images(root), CROPS, CPU)
+    whole, _ = extract_features(backbone, load_images(root), CROPS, CPU)
     (root / "class_02" / "1.png").write_text("no image")
-    made, skipped = frozen_inputs(backbone, load_images(root), CROPS, CPU, keep=keep, on_error="skip")
+    made, skipped = extract_features(backbone, load_images(root), CROPS, CPU, cache=keep, on_error="skip")
     assert [name for name, _ in skipped] == [str(Path("class_02") / "1.png")]
     assert len(made.maps) == len(whole.maps) - 1
     for row, name in enumerate(made.names):
@@ -86,98 +87,98 @@ def test_labels_and_names_stay_with_their_features_when_images_are_skipped(
 
 
 def counted(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the images that features are computed of, without those that fill a batch up."""
+    """Count the images whose features are computed, without the padding of a batch."""
     seen: list[int] = []
-    compute = features.in_full_batches
+    compute = features.compute_in_full_batches
 
     def counting(backbone: Backbone, images: torch.Tensor, batch: int) -> torch.Tensor:
         seen.append(len(images))
         return compute(backbone, images, batch)
 
-    monkeypatch.setattr(features, "in_full_batches", counting)
+    monkeypatch.setattr(features, "compute_in_full_batches", counting)
     return seen
 
 
-def test_other_weights_or_crops_make_other_features_and_another_image_only_its_own(
+def test_cache_key_is_weights_crop_and_image(
     make_folder: MakeFolder, backbone: Backbone, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_folder()
     images = load_images(root)
     seen = counted(backbone, monkeypatch)
-    frozen_inputs(backbone, images, CROPS, CPU, keep="disk")
+    extract_features(backbone, images, CROPS, CPU, cache="disk")
     assert sum(seen) == len(images)
-    frozen_inputs(backbone, images, Crops(resize=32, size=28), CPU, keep="disk")
+    extract_features(backbone, images, CropTransform(resize=32, size=28), CPU, cache="disk")
     assert sum(seen) == 2 * len(images)
     first = images.read(0)
     first.transpose(Image.Transpose.FLIP_TOP_BOTTOM).save(root / images.name(0), compress_level=0)
-    changed, _ = frozen_inputs(backbone, load_images(root), CROPS, CPU, keep="disk")
+    changed, _ = extract_features(backbone, load_images(root), CROPS, CPU, cache="disk")
     assert sum(seen) == 2 * len(images) + 1
-    assert same(changed, frozen_inputs(backbone, load_images(root), CROPS, CPU)[0])
+    assert same(changed, extract_features(backbone, load_images(root), CROPS, CPU)[0])
     assert len(list(cache.iterdir())) == 2
     next(backbone.parameters()).data.mul_(2)
-    frozen_inputs(backbone, load_images(root), CROPS, CPU, keep="disk")
+    extract_features(backbone, load_images(root), CROPS, CPU, cache="disk")
     assert len(list(cache.iterdir())) == 3
 
 
-def test_sets_with_images_in_common_share_their_features(
+def test_overlapping_image_sets_share_features(
     make_folder: MakeFolder, backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = load_images(make_folder())
-    first, second = images.of_classes([0, 1]), images.of_classes([2, 1])
+    first, second = images.select_classes([0, 1]), images.select_classes([2, 1])
     seen = counted(backbone, monkeypatch)
-    frozen_inputs(backbone, first, CROPS, CPU, keep="disk")
-    made, _ = frozen_inputs(backbone, second, CROPS, CPU, keep="disk")
-    assert sum(seen) == len(images.of_classes([0, 1, 2]))
-    assert same(made, frozen_inputs(backbone, second, CROPS, CPU)[0])
+    extract_features(backbone, first, CROPS, CPU, cache="disk")
+    made, _ = extract_features(backbone, second, CROPS, CPU, cache="disk")
+    assert sum(seen) == len(images.select_classes([0, 1, 2]))
+    assert same(made, extract_features(backbone, second, CROPS, CPU)[0])
 
 
-def test_a_stopped_process_loses_no_more_than_a_piece(
+def test_interruption_loses_at_most_one_chunk(
     make_folder: MakeFolder, backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = load_images(make_folder())
-    monkeypatch.setattr(kept_features, "PIECE_BYTES", 1)  # a piece for every batch
+    monkeypatch.setattr(features, "CHUNK_BYTES", 1)  # a piece for every batch
 
     def stop(done: int, total: int) -> None:
         if done >= 2 * features.CPU_BATCH:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        frozen_inputs(backbone, images, CROPS, CPU, keep="disk", progress=stop)
+        extract_features(backbone, images, CROPS, CPU, cache="disk", progress=stop)
     shown: list[tuple[int, int]] = []
-    made, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk", progress=lambda *two: shown.append(two))
+    made, _ = extract_features(backbone, images, CROPS, CPU, cache="disk", progress=lambda *two: shown.append(two))
     assert shown[-1] == (len(images) - 2 * features.CPU_BATCH,) * 2
-    assert same(made, frozen_inputs(backbone, images, CROPS, CPU)[0])
+    assert same(made, extract_features(backbone, images, CROPS, CPU)[0])
 
 
-def test_features_that_another_process_made_meanwhile_do_no_harm(make_folder: MakeFolder, backbone: Backbone) -> None:
+def test_features_of_a_concurrent_process_are_compatible(make_folder: MakeFolder, backbone: Backbone) -> None:
     images = load_images(make_folder())
     theirs: list[FeatureInputs] = []
 
     def meanwhile(done: int, total: int) -> None:
         if not theirs:
-            theirs.append(frozen_inputs(backbone, images, CROPS, CPU, keep="disk")[0])
+            theirs.append(extract_features(backbone, images, CROPS, CPU, cache="disk")[0])
 
-    mine, _ = frozen_inputs(backbone, images, CROPS, CPU, keep="disk", progress=meanwhile)
-    expected, _ = frozen_inputs(backbone, images, CROPS, CPU)
+    mine, _ = extract_features(backbone, images, CROPS, CPU, cache="disk", progress=meanwhile)
+    expected, _ = extract_features(backbone, images, CROPS, CPU)
     assert same(mine, expected)
     assert same(theirs[0], expected)
 
 
-def test_images_that_cannot_be_read_are_skipped_again_when_all_others_are_kept(
+def test_unreadable_images_are_skipped_again_when_all_others_are_cached(
     make_folder: MakeFolder, backbone: Backbone
 ) -> None:
     root = make_folder()
     (root / "class_02" / "1.png").write_text("no image")
-    first = frozen_inputs(backbone, load_images(root), CROPS, CPU, keep="disk", on_error="skip")
-    second = frozen_inputs(backbone, load_images(root), CROPS, CPU, keep="disk", on_error="skip")
+    first = extract_features(backbone, load_images(root), CROPS, CPU, cache="disk", on_error="skip")
+    second = extract_features(backbone, load_images(root), CROPS, CPU, cache="disk", on_error="skip")
     assert len(first[1]) == 1
     assert first[1] == second[1]
     assert same(first[0], second[0])
     with pytest.raises(DataError, match="class_02"):
-        frozen_inputs(backbone, load_images(root), CROPS, CPU, keep="disk")
+        extract_features(backbone, load_images(root), CROPS, CPU, cache="disk")
 
 
-def test_a_place_that_cannot_be_written_is_named_and_leaves_no_half_a_piece(
+def test_full_disk_names_the_folder_and_leaves_no_partial_chunk(
     make_folder: MakeFolder, backbone: Backbone, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: object, maps: object) -> None:
@@ -185,15 +186,15 @@ def test_a_place_that_cannot_be_written_is_named_and_leaves_no_half_a_piece(
 
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(OutputError, match=r"No space left.*WINNOW_CACHE"):
-        frozen_inputs(backbone, load_images(make_folder()), CROPS, CPU, keep="disk")
+        extract_features(backbone, load_images(make_folder()), CROPS, CPU, cache="disk")
     assert list(cache.glob("*/*")) == list(cache.glob("*/.*")) == []
 
 
-def test_what_killed_processes_left_is_cleared_away_but_not_what_is_being_written(tmp_path: Path) -> None:
+def test_only_abandoned_partial_files_are_removed(tmp_path: Path) -> None:
     old, new = tmp_path / ".partial-old", tmp_path / ".partial-new"
     for file in (old, new):
         file.write_bytes(b"1")
     os.utime(old, (0, 0))
-    KeptFeatures(tmp_path)
+    FeatureStore(tmp_path)
     assert not old.exists()
     assert new.exists()

@@ -1,4 +1,4 @@
-"""The step as a unit: captured or not, it is the same training. Here the recorder is a stand-in; see test_cuda.py."""
+"""Training steps with and without capture are equal. A stand-in records here; see test_cuda.py for graphs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from tests.training.test_trainer import CCP, make_trainer, same, small_config, weights
 from winnow.errors import ConfigError
 from winnow.training import Trainer
-from winnow.training.arithmetic import wants_graph
-from winnow.training.lane import Lane, finish
-from winnow.training.step import WARM_UP, Step
+from winnow.training.engine.precision import uses_cuda_graph
+from winnow.training.engine.step import WARM_UP, TrainingStep
+from winnow.training.engine.stream import DeviceStream, run_to_end
 
 
 class Recorder:
-    """Records work as a CUDA graph would: not done when recorded, and replayed with modules told it is captured."""
+    """Records work as a CUDA graph does: it runs only in replays, and modules detect a capture."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
@@ -35,53 +35,58 @@ class Recorder:
 
 
 def recorded(trainer: Trainer, recorder: Recorder) -> Trainer:
-    trainer.one_step = Step(trainer.fabric, trainer.wrapped, trainer.optimizer, clip=10.0, capture=recorder)
+    trainer.training_step = TrainingStep(
+        trainer.fabric, trainer.wrapped, trainer.optimizer, max_grad_norm=10.0, capture=recorder
+    )
     return trainer
 
 
 @pytest.mark.parametrize(
     "words",
-    [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "pooling.memory=100"], [*CCP, "pooling=gap", "loss=c2"]],
+    [["pooling=gap"], ["zsr=0.2"], ["zsr=0.2", "pooling.memory_size=100"], [*CCP, "pooling=gap", "loss=c2"]],
 )
-def test_replayed_training_equals_computed_training(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+def test_replayed_training_equals_eager_training(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     plain, recorder = make_trainer(small_config(*words)), Recorder(monkeypatch)
     replayed = recorded(make_trainer(small_config(*words)), recorder)
     for trainer in (plain, replayed):
         trainer.fit()
     assert same(weights(plain), weights(replayed))
-    for a, b in zip(plain.progress.history, replayed.progress.history, strict=True):
+    for a, b in zip(plain.state.history, replayed.state.history, strict=True):
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
     # A memory of 100 takes 9 steps of 12 to fill: the phase before is long enough to be captured too.
-    phases = 2 if "pooling.memory=100" in words else 1
+    phases = 2 if "pooling.memory_size=100" in words else 1
     warm = 2 if words == ["zsr=0.2"] else WARM_UP * (phases - 1)
     assert recorder.recorded == phases
     assert recorder.replayed == 30 - WARM_UP - warm
 
 
-def test_the_batch_is_written_into_the_place_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_overwrite_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = recorded(make_trainer(small_config("pooling=gap")), Recorder(monkeypatch))
     trainer.wrapped.train()
     trainer.take_step(0)
-    place = trainer.one_step._inputs
+    place = trainer.training_step._inputs
     assert place is not None
     for step in range(1, 6):
         trainer.take_step(step)
-        assert trainer.one_step._inputs is place
+        assert trainer.training_step._inputs is place
         assert torch.equal(place, trainer.train.test(trainer.sampler.batch(step)))
 
 
 def test_graphs_need_a_gpu() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert not wants_graph(small_config(), cpu)
-    assert wants_graph(small_config(), gpu)
-    assert not wants_graph(small_config("train.graph=false"), gpu)
-    assert not wants_graph(small_config("train.precision=16-mixed"), gpu)
-    for words, device in ((["train.graph=true"], cpu), (["train.graph=true", "train.precision=16-mixed"], gpu)):
-        with pytest.raises(ConfigError, match="leave it out"):
-            wants_graph(small_config(*words), device)
+    assert not uses_cuda_graph(small_config(), cpu)
+    assert uses_cuda_graph(small_config(), gpu)
+    assert not uses_cuda_graph(small_config("train.cuda_graph=false"), gpu)
+    assert not uses_cuda_graph(small_config("train.precision=16-mixed"), gpu)
+    for words, device in (
+        (["train.cuda_graph=true"], cpu),
+        (["train.cuda_graph=true", "train.precision=16-mixed"], gpu),
+    ):
+        with pytest.raises(ConfigError, match=r"train\.cuda_graph"):
+            uses_cuda_graph(small_config(*words), device)
 
 
-def test_work_in_pieces_returns_what_it_makes() -> None:
+def test_run_to_end_returns_the_result() -> None:
     def work() -> Iterator[None]:
         done.append(1)
         yield
@@ -89,10 +94,10 @@ def test_work_in_pieces_returns_what_it_makes() -> None:
         return "made"
 
     done: list[int] = []
-    pieces = Lane(torch.device("cpu")).drive(work())  # type: ignore[arg-type]
+    pieces = DeviceStream(torch.device("cpu")).run_on(work())  # type: ignore[arg-type]
     next(pieces)
     assert done == [1]
-    assert finish(pieces) == "made"
+    assert run_to_end(pieces) == "made"
     assert done == [1, 2]
 
 
@@ -101,7 +106,7 @@ def test_compiling_changes_training_only_by_rounding(monkeypatch: pytest.MonkeyP
 
     called = []
     monkeypatch.setattr(torch, "compile", lambda work, **_: lambda x: called.append(len(x)) or work(x))
-    backbone = Backbone(torch.nn.Identity(), level=None, width=3)
+    backbone = Backbone(torch.nn.Identity(), out_index=None, num_features=3)
     backbone.network.forward_features = lambda x: x  # type: ignore[operator]
     images = torch.rand(2, 3, 4, 4)
     plain = backbone(images)

@@ -18,8 +18,7 @@ from winnow.bench.record import Bench, Row
 from winnow.bench.timing import measure_all
 from winnow.errors import DataError, MissingExtraError
 from winnow.index import Index
-from winnow.index.approximate import KINDS, build_finder, check_kind, open_finder
-from winnow.index.exact import Finder, Places, measured
+from winnow.index.finders import KINDS, Finder, Positions, build_finder, check_kind, open_finder, rank_exactly
 
 _AGAINST = "exact"
 _JITTER = 0.3
@@ -105,8 +104,8 @@ def _by_images(index: Index, images: int, k: int, repeats: int) -> list[Row]:
     return [Row(case, name, timing, facts={"queries/s": images / timing.median}) for name, timing in timings.items()]
 
 
-def _nearest(finder: Finder, vectors: NDArray[np.float32], asked: NDArray[np.float32], k: int) -> Places:
-    return measured(vectors, asked, finder.candidates(asked, k), k)[1]
+def _nearest(finder: Finder, vectors: NDArray[np.float32], asked: NDArray[np.float32], k: int) -> Positions:
+    return rank_exactly(vectors, asked, finder.candidates(asked, k), k)[1]
 
 
 def _by_vectors(

@@ -12,8 +12,8 @@ from winnow.bench.losses_rivals import AGAINST, rival
 from winnow.bench.memory import peak_memory
 from winnow.bench.record import Bench, Row
 from winnow.bench.timing import Work, captured, measure_all, pick_device
-from winnow.centres import CENTRES
 from winnow.losses import LOSSES
+from winnow.regularizers import REGULARIZERS
 
 SEVERAL = {"soft_triple": 2}
 """Losses that want several references of a class: as many as its paper has for the largest set."""
@@ -48,7 +48,7 @@ def run_losses(
     for name in LOSSES:
         note(name)
         rows += _compare(name, _loss_work(name, where, classes, width, batch), where, repeats)
-    for name in CENTRES:
+    for name in REGULARIZERS:
         if name != "none":
             note(name)
             rows += _compare(f"{name}, a regulariser", _centre_work(name, where, classes, width), where, repeats)
@@ -71,7 +71,9 @@ def _loss_work(name: str, device: torch.device, classes: int, width: int, batch:
     references = torch.randn(classes * per_class, width, generator=generator).to(device).requires_grad_()
     of = torch.arange(classes, device=device).repeat_interleave(per_class)
     loss = LOSSES.build({"name": name}, num_classes=classes, width=width, batch=batch).to(device)
-    found: dict[str, Work] = {"winnow": partial(_both_ways, lambda: loss(queries, labels, references, of))}
+    found: dict[str, Work] = {
+        "winnow": partial(_both_ways, lambda: loss(queries, labels, ref_emb=references, ref_labels=of))
+    }
     other = rival(name, references, classes, per_class)
     if other is not None:
         found[AGAINST] = partial(_both_ways, lambda: other(queries, labels, references, of))
@@ -81,7 +83,7 @@ def _loss_work(name: str, device: torch.device, classes: int, width: int, batch:
 def _centre_work(name: str, device: torch.device, classes: int, width: int) -> dict[str, Work]:
     """Return what computes a regulariser of proxies and its gradient."""
     proxies = torch.randn(classes, width, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
-    regulariser = CENTRES.build({"name": name}).to(device)
+    regulariser = REGULARIZERS.build({"name": name}).to(device)
     return {"winnow": partial(_both_ways, lambda: regulariser(proxies))}
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from winnow.functional import clip_norm, gsp, pairwise_distance
-from winnow.functional.unfused import unfused_gsp
+from winnow.functional.closed_form import unfused_gsp
 
 STEPS = 100
 
@@ -28,7 +28,7 @@ STEPS = 100
 class Pair(NamedTuple):
     """Pooled vectors (B, d) and, where a pooling has them, attributes (B, m)."""
 
-    pooled: Tensor
+    vector: Tensor
     attributes: Tensor | None
 
 
@@ -44,7 +44,7 @@ def average(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair
 def winnow(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:
     """GSP in the form that winnow takes by itself: the fused one on a GPU."""
     out = gsp(features, prototypes, mu, eps)
-    return Pair(out.pooled, out.attributes)
+    return Pair(out.vector, out.attributes)
 
 
 def winnow_in_torch(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pair:

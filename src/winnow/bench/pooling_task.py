@@ -53,10 +53,10 @@ class Task:
         """Pool, and go back; return what a rival makes, and the gradients of what it takes."""
         out = rival(self.features, self.prototypes, MU, eps)
         if out.attributes is None:
-            made, slopes = [out.pooled], [self.pooled_gradient.to(out.pooled.dtype)]
+            made, slopes = [out.vector], [self.pooled_gradient.to(out.vector.dtype)]
         else:
-            made = [out.pooled, out.attributes]
-            slopes = [self.pooled_gradient.to(out.pooled.dtype), self.attributes_gradient]
+            made = [out.vector, out.attributes]
+            slopes = [self.pooled_gradient.to(out.vector.dtype), self.attributes_gradient]
         inputs = [self.features] if rival is average else [self.features, self.prototypes]
         return made, list(torch.autograd.grad(made, inputs, slopes))
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from winnow.bench.timing import Timing
 from winnow.files import write_text
-from winnow.training.provenance import provenance, version_of
+from winnow.training.results import collect_provenance, version_of
 
 _RIVALS = ("triton", "faiss-cpu", "faiss-gpu", "pytorch-metric-learning", "POT")
 
@@ -102,7 +102,7 @@ def save_bench(bench: Bench, folder: Path) -> Path:
     Raises:
         OutputError: when it cannot be written.
     """
-    origin = provenance()
+    origin = collect_provenance().to_dict()
     origin["versions"] |= {name: found for name in _RIVALS if (found := version_of(name)) is not None}
     rows = [
         {

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from winnow.data import Crops, ImageSet, ImageStore
+from winnow.data import CropTransform, ImageCache, ImageSet
 from winnow.models import Embedder
-from winnow.training import Trainer, build_learner, load_config
+from winnow.training import Trainer, build_objective, load_config
+from winnow.training.build import resolve_config
+from winnow.training.engine.stream import Steps
 from winnow.training.inputs import CropInputs
-from winnow.training.lane import Work
-from winnow.training.prepare import resolve_config
 
 CLASSES, EACH = 28, 8
 
@@ -38,7 +38,7 @@ class Noise(ImageSet):
         width = self.short + int(rng.integers(self.short // 2))
         return Image.fromarray(rng.integers(0, 256, (self.short, width, 3), dtype=np.uint8))
 
-    def identity(self, index: int) -> str:
+    def cache_key(self, index: int) -> str:
         """Return the name; the pixels follow from it."""
         return self.name(index)
 
@@ -48,7 +48,7 @@ class Scene:
     """What all rivals of a benchmark share."""
 
     device: torch.device
-    store: ImageStore
+    store: ImageCache
     words: list[str]
     count: int
     classes: int = CLASSES  # that the objective knows; those of the images or more
@@ -61,28 +61,28 @@ class Scene:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             embedder = Embedder.create(config).to(self.device)
-        inputs = CropInputs(self.store, Crops(resize=config.image.resize, size=config.image.crop))
-        trainer = Trainer(config, build_learner(config, embedder, self.classes), inputs, inputs)
+        inputs = CropInputs(self.store, CropTransform(resize=config.image.resize, size=config.image.crop))
+        trainer = Trainer(config, build_objective(config, embedder, self.classes), inputs, inputs)
         trainer.wrapped.train()
         return trainer
 
-    def loop(self, trainer: Trainer) -> Callable[[], Work[None]]:
+    def loop(self, trainer: Trainer) -> Callable[[], Steps[None]]:
         """Return the steps of the loop, as many as are timed at once."""
 
-        def steps() -> Work[None]:
+        def steps() -> Steps[None]:
             for _ in range(self.count):
-                trainer.take_step(trainer.progress.step)
-                trainer.progress.step += 1
+                trainer.take_step(trainer.state.step)
+                trainer.state.step += 1
                 yield
 
         return steps
 
-    def fixed(self, trainer: Trainer) -> Callable[[], Work[None]]:
+    def fixed(self, trainer: Trainer) -> Callable[[], Steps[None]]:
         """Return as many replays of the step on the images in place."""
 
-        def steps() -> Work[None]:
+        def steps() -> Steps[None]:
             for _ in range(self.count):
-                trainer.one_step.again()
+                trainer.training_step.replay()
                 yield
 
         return steps

@@ -11,7 +11,7 @@ from winnow.bench.record import Bench, Row
 from winnow.bench.scene import CLASSES, Noise, Scene
 from winnow.bench.timing import Timing, measure_all, pick_device
 from winnow.bench.train_rivals import GSP, Rival, make_rivals, warm
-from winnow.data import ImageStore
+from winnow.data import ImageCache
 from winnow.errors import ConfigError
 
 AGAINST = "average pooling, loop"
@@ -60,11 +60,11 @@ def run_train(
         raise ConfigError(f"a batch of {wrong}: choose a multiple of 4 from 8 to {4 * CLASSES}")
     place = pick_device(device)
     resize = crop + crop // 8
-    store = ImageStore(Noise(resize), resize=resize, cache="device", device=place)
+    store = ImageCache(Noise(resize), resize=resize, cache="device", device=place)
     words = [
         f"backbone={backbone}", "backbone.weights=random", "backbone.train=full", f"image.crop={crop}", "dim=128",
         f"image.resize={resize}", f"train.device={place.type}", f"train.precision={precision}", "train.lr=1e-6",
-        "train.eval_every=1000000",
+        "train.eval_steps=1000000",
     ]  # fmt: skip
     scene = Scene(place, store, words, steps)
     rows: list[Row] = []
@@ -76,7 +76,7 @@ def run_train(
         del rivals
         _free(place)
     runs = [scene.trainer(batches[0], *GSP, f"seed={seed}") for seed in range(max(packs, default=0))]
-    lanes = [(run.lane, scene.loop(run)) for run in runs]
+    lanes = [(run.stream, scene.loop(run)) for run in runs]
     for run in runs:
         warm(run)
     note(f"side by side, batch {batches[0]}")
@@ -104,7 +104,7 @@ def _rows(
 
     def together(runs: Sequence[Rival]) -> Callable[[], None]:
         def work() -> None:
-            going = [lane.drive(steps()) for lane, steps in runs]
+            going = [lane.run_on(steps()) for lane, steps in runs]
             while going:
                 going = [one for one in going if next(one, "over") is None]
 

@@ -132,9 +132,9 @@ def _tell(text: str) -> None:
 def _finish(bench: Bench, folder: Path) -> None:
     """Print the table and keep the file."""
     from winnow.bench import bench_table, save_bench
-    from winnow.cli.console import say, show
+    from winnow.cli.console import echo, show
 
     show(bench_table(bench))
     for text in bench.notes:
-        say(f"note: {text}")
-    say(f"figures: {save_bench(bench, folder)}")
+        echo(f"note: {text}")
+    echo(f"figures: {save_bench(bench, folder)}")

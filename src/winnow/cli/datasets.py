@@ -12,7 +12,7 @@ import typer
 from winnow.errors import DataError
 
 if TYPE_CHECKING:
-    from winnow.data.sets import Dataset, Shortfall
+    from winnow.data.datasets import Dataset, MissingImages
 
 HELP = "Benchmark sets: what they are, how they are got, and whether they are whole."
 
@@ -27,7 +27,7 @@ def list_() -> None:
     from rich.table import Table
 
     from winnow.cli.console import show
-    from winnow.data.sets import DATASETS
+    from winnow.data.datasets import DATASETS
 
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True)
@@ -41,8 +41,8 @@ def list_() -> None:
 
 def info(name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="Print JSON instead.")) -> None:
     """Tell what a set is: its images and classes, terms, layout, and where it can be had."""
-    from winnow.cli.console import say
-    from winnow.data.sets import DATASETS
+    from winnow.cli.console import echo
+    from winnow.data.datasets import DATASETS
 
     one = DATASETS[name]
     facts = {
@@ -64,11 +64,11 @@ def info(name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="
     for key, value in facts.items():
         if key == "sources":
             for source in one.sources:
-                say(f"source: {source.url} (md5 {source.md5 or 'not known'})")
+                echo(f"source: {source.url} (md5 {source.md5 or 'not known'})")
             if not one.sources:
-                say("source: none that is public; ask its owners, then use --from")
+                echo("source: none that is public; ask its owners, then use --from")
         else:
-            say(f"{key}: {_numbers(value) if isinstance(value, dict) else value}")
+            echo(f"{key}: {_numbers(value) if isinstance(value, dict) else value}")
 
 
 def get(
@@ -80,16 +80,17 @@ def get(
     allow_missing: bool = _MISSING,
 ) -> None:
     """Download a set, or take it from an archive or a folder; resized copies serve too."""
-    from winnow.cli.console import ConsoleMonitor, say
-    from winnow.data.sets import DATASETS
-    from winnow.data.sets import get as fetch
+    from winnow.cli.console import echo
+    from winnow.cli.progress import ConsoleCallback
+    from winnow.data.datasets import DATASETS
+    from winnow.data.datasets import prepare_dataset as fetch
 
     one = DATASETS[name]
     place = target or one.default_root
     if source is None:
-        say(f"{one.title}: {one.terms}; see {one.home}")
-    with ConsoleMonitor() as monitor:
-        short = fetch(one, place, source=source, task=monitor.task)
+        echo(f"{one.title}: {one.terms}; see {one.home}")
+    with ConsoleCallback() as monitor:
+        short = fetch(one, place, source=source, progress=monitor.progress)
     _tell(one, place, short, allow_missing)
 
 
@@ -99,7 +100,7 @@ def verify(
     allow_missing: bool = _MISSING,
 ) -> None:
     """Count a set's images and classes, and name what is missing."""
-    from winnow.data.sets import DATASETS
+    from winnow.data.datasets import DATASETS
 
     one = DATASETS[name]
     place = folder or one.default_root
@@ -107,26 +108,26 @@ def verify(
     _tell(one, place, short, allow_missing)
 
 
-def _tell(one: Dataset, place: Path, short: list[Shortfall], allow_missing: bool) -> None:
+def _tell(one: Dataset, place: Path, short: list[MissingImages], allow_missing: bool) -> None:
     """Say that a set is whole, or what is missing, which is noted or an error."""
-    from winnow.cli.console import say
+    from winnow.cli.console import echo
 
     if not short:
-        one.note_missing(place, [])
-        say(f"{place}: {one.title} is whole: {_numbers(one.counts)} images")
+        one.accept_missing(place, [])
+        echo(f"{place}: {one.title} is whole: {_numbers(one.counts)} images")
         return
     for part in short:
         for missing in part.names:
-            say(f"missing from {part.part}: {missing}")
-    told = "; ".join(part.told(0) for part in short)
+            echo(f"missing from {part.part}: {missing}")
+    told = "; ".join(part.describe(0) for part in short)
     if any(part.found > part.expected for part in short):
         raise DataError(f"{place}: {told}; there are more images than were published: remove what is not of the set")
     if not allow_missing:
-        if all(one.is_noted(place, part) for part in short):
+        if all(one.is_accepted(place, part) for part in short):
             raise DataError(f"{place}: {told}; that is noted, so that it can be used, and every result tells")
         raise DataError(f"{place}: {told}; --allow-missing notes that, and every result tells")
-    one.note_missing(place, short)
-    say(f"{place}: {told}; noted in {place / 'missing.json'}, and told with every result")
+    one.accept_missing(place, short)
+    echo(f"{place}: {told}; noted in {place / 'missing.json'}, and told with every result")
 
 
 def _numbers(counts: object) -> str:

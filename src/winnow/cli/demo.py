@@ -16,11 +16,12 @@ def demo(
 
     Takes about two minutes on two CPU cores and needs no network.
     """
-    from winnow.cli.console import ConsoleMonitor, comparison_rows, out, say
+    from winnow.cli.console import comparison_rows, echo, out
+    from winnow.cli.progress import ConsoleCallback
     from winnow.demo import run_demo
 
-    with ConsoleMonitor() as monitor:
+    with ConsoleCallback() as monitor:
         made = run_demo(out_folder, seeds=seeds, steps=steps, monitor=monitor)
     out.print(comparison_rows(made.table))
-    say(f"report: {made.report}")
-    say(f"model:  {made.model}   (try: winnow explain {made.model} IMAGE)")
+    echo(f"report: {made.report}")
+    echo(f"model:  {made.model}   (try: winnow explain {made.model} IMAGE)")

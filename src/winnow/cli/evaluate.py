@@ -29,9 +29,10 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Measure a trained run on its test classes, or on other data; or the labelled images of an index."""
-    from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
+    from winnow.cli.console import echo, metrics_table, out
+    from winnow.cli.progress import ConsoleCallback
     from winnow.evaluation import check_reranking
-    from winnow.training import RunFolder
+    from winnow.training import RunDir
     from winnow.training.run import evaluate_run
 
     for each in rerank:
@@ -44,25 +45,30 @@ def evaluate(
             print(json.dumps({"metrics": rows, "queries": queries}))
         else:
             out.print(metrics_table(rows, f"{run} (%)"))
-            say(f"{queries} queries")
+            echo(f"{queries} queries")
         return
     embeddings: list[Tensor] = []
     missing: dict[str, Mapping[str, Any]] = {}
-    with ConsoleMonitor() as monitor:
-        result = evaluate_run(RunFolder(run), data, monitor, embeddings.append, missing.update)
-    queries = len(result.relevant) - result.left_out
+    with ConsoleCallback() as monitor:
+        result = evaluate_run(RunDir(run), data, monitor, embeddings.append, missing.update)
+    queries = len(result.relevant) - result.num_without_relevant
     again = rerank_run(result, embeddings[0], rerank)
     if as_json:
         told: dict[str, object] = {
-            "metrics": result.metrics(), "queries": queries, "left_out": result.left_out, "missing": missing,
+            "metrics": result.metrics(), "queries": queries, "left_out": result.num_without_relevant,
+            "missing": missing,
         }  # fmt: skip
         print(json.dumps({**told, "reranked": again} if rerank else told))
         return
     out.print(metrics_table({str(data or "test classes"): result.metrics(), **again}, f"{run} (%)"))
-    note = f"; {result.left_out} left out, whose class has no other image" if result.left_out else ""
+    note = (
+        f"; {result.num_without_relevant} left out, whose class has no other image"
+        if result.num_without_relevant
+        else ""
+    )
     if len(set(result.query_labels.tolist())) == 1:
         note += "; all are of one class, so that no neighbour can be wrong"
-    say(f"{queries} queries{note}")
+    echo(f"{queries} queries{note}")
 
 
 def rerank_run(result: RetrievalResult, embeddings: Tensor, rerank: list[str]) -> dict[str, dict[str, float]]:

@@ -10,8 +10,7 @@ import typer
 from winnow.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
-    from winnow.models import Embedder
-    from winnow.models.embedder import Explanation
+    from winnow.models import Embedder, PoolingMap
 
 
 def explain(
@@ -26,7 +25,7 @@ def explain(
 
     Several runs are drawn side by side, one picture for each image.
     """
-    from winnow.cli.console import say
+    from winnow.cli.console import echo
     from winnow.files import make_folder
     from winnow.report.heatmap import save_explanation
 
@@ -36,11 +35,11 @@ def explain(
         raise ConfigError(f"name an image after {runs[-1]}")
     seen = {title: model.explain(list(images)) for title, model in models.items()}
     without = [title for title, explanations in seen.items() if explanations[0].weights is None]
-    shown: dict[str, list[Explanation]] = {title: each for title, each in seen.items() if title not in without}
+    shown: dict[str, list[PoolingMap]] = {title: each for title, each in seen.items() if title not in without}
     if not shown:
         raise ModelError(f"{', '.join(without)} pooling has no weights over the image to show")
     if without:
-        say(f"{', '.join(without)}: no weights over the image to show")
+        echo(f"{', '.join(without)}: no weights over the image to show")
     make_folder(out_folder)
     taken: set[Path] = set()
     for number, path in enumerate(images):
@@ -49,7 +48,7 @@ def explain(
         maps = {title: each[number].weights for title, each in shown.items()}
         below = {title: each[number].image for title, each in shown.items()}
         save_explanation(target, first, {t: w for t, w in maps.items() if w is not None}, below=below)
-        say(target)
+        echo(target)
 
 
 def part(paths: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -60,22 +59,22 @@ def part(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 
 def load(runs: list[Path]) -> dict[str, Embedder]:
     """Load models by what they are called in a picture: their pooling, and the run's name where that is not enough."""
-    from winnow.cli.console import say
+    from winnow.cli.console import echo
     from winnow.models import Embedder
-    from winnow.training import RunFolder
+    from winnow.training import RunDir
 
     models: list[Embedder] = []
     for run in runs:
-        folder = RunFolder(run)
+        folder = RunDir(run)
         if models and not any(place.is_file() for place in (run / "config.json", run / "model" / "config.json")):
             raise ConfigError(f"{run} is a folder without a model: name image files after the runs, as in {run}/*.jpg")
         if folder.config_file.is_file():
             folder.check_finished()
         models.append(Embedder.from_pretrained(run))
-        if not models[-1].is_ready:
+        if not models[-1].prototypes_ready:
             which = f"The prototypes of {run}" if len(runs) > 1 else "The prototypes"
-            say(f"{which} were never set from data: this model pools by plain average, so all weights are equal.")
-    names = [model.config.pooling["name"].upper() for model in models]
+            echo(f"{which} were never set from data: this model pools by plain average, so all weights are equal.")
+    names = [model.config.pooling.name.upper() for model in models]
     names = [f"{n}, {run.name}" if names.count(n) > 1 else n for n, run in zip(names, runs, strict=True)]
     if len(set(names)) < len(names):
         names = [f"{number}: {name}" for number, name in enumerate(names, 1)]

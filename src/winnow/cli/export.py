@@ -19,11 +19,11 @@ def export(
     It takes crops, float32 (B, 3, H, W) in [0, 1], and returns normalised embeddings and the weights over the image.
     How images become crops is told in the file's metadata.
     """
-    from winnow.cli.console import say
+    from winnow.cli.console import echo
     from winnow.cli.embed import load_model
     from winnow.export import export_model
 
     made = export_model(load_model(run, "cpu"), out_file, file_format)
     size = "any size" if made.any_size else "the model's own size only"
-    say(f"{made.path}: {' and '.join(made.outputs)}; batches of any size, images of {size}")
-    say(f"largest difference from the model: {made.difference:.1e}")
+    echo(f"{made.path}: {' and '.join(made.outputs)}; batches of any size, images of {size}")
+    echo(f"largest difference from the model: {made.difference:.1e}")

@@ -25,20 +25,21 @@ def index(
 
     The index holds a copy of the model and small pictures, and needs neither RUN nor DATA to be searched.
     """
-    from winnow.cli.console import ConsoleMonitor, say
+    from winnow.cli.console import echo
     from winnow.cli.embed import load_model
+    from winnow.cli.progress import ConsoleCallback
     from winnow.data import read_collection
     from winnow.index import Index
-    from winnow.index.approximate import check_kind
-    from winnow.index.hashing import full_name
-    from winnow.index.manifest import FILE
+    from winnow.index.embedding import full_name
+    from winnow.index.finders import check_kind
+    from winnow.index.storage import MANIFEST
 
     if remove and prune:
         raise ConfigError("--remove and --prune exclude each other")
     images = read_collection(data)
     model = load_model(run, device)
-    with ConsoleMonitor() as monitor:
-        if (out_folder / FILE).is_file():
+    with ConsoleCallback() as monitor:
+        if (out_folder / MANIFEST).is_file():
             found = Index.open(out_folder, device=model.device)
             found.check_model(model)
             if kind is not None:
@@ -48,7 +49,7 @@ def index(
             if remove:
                 changes = found.remove([full_name(images, number) for number in range(len(images))])
             else:
-                changes = found.add(images, prune=prune, batch_size=batch, task=monitor.task)
+                changes = found.add(images, prune=prune, batch_size=batch, progress=monitor.progress)
             if kind is not None and kind != found.kind:
                 found.convert(kind)
         elif remove:
@@ -56,15 +57,15 @@ def index(
         else:
             found = Index.build(
                 model, images, out_folder, kind=kind or "exact", dtype="float16" if half else "float32",
-                batch_size=batch, task=monitor.task,
+                batch_size=batch, progress=monitor.progress,
             )  # fmt: skip
             assert found.built is not None, "it was just built"
             changes = found.built
     for path, reason in changes.skipped:
-        say(f"skipped {path}: {reason}")
-    say(
+        echo(f"skipped {path}: {reason}")
+    echo(
         f"{out_folder}: {len(found)} images; {changes.added} added, {changes.updated} changed, {changes.removed} taken "
         f"out, {changes.unchanged} as they were ({changes.embedded} embedded)"
     )
     if found.manifest.recall is not None:
-        say(f"{found.kind}: finds {100 * found.manifest.recall:.1f} % of the 10 nearest that exact search finds")
+        echo(f"{found.kind}: finds {100 * found.manifest.recall:.1f} % of the 10 nearest that exact search finds")

@@ -109,13 +109,34 @@ def run() -> None:
             sys.exit(OutputError.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        _report_renames(err)
+
+
+def _report_renames(err: Console) -> None:
+    """Print one notice of all old names of config keys that this process read."""
+    registry = sys.modules.get("winnow.registry")  # a command that reads no config has not loaded it
+    if registry is not None and registry.RENAMED_KEYS and rank() == 0:
+        keys = ", ".join(f"{old} -> {new}" for old, new in registry.RENAMED_KEYS.items())
+        notice = f"notice: renamed config keys: {keys} (old names still load)"
+        err.print(notice, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+HINTS = {
+    "data": "Pass --data.",
+    "dataset": "`winnow datasets get NAME --from FOLDER` copies or downloads a dataset.",
+    "existing_run": "Pass --resume FOLDER, or another folder with --out.",
+    "missing_images": "`winnow datasets verify NAME --allow-missing` accepts their absence.",
+    "unfinished_run": "`winnow train --resume FOLDER` resumes it.",
+}
+"""What to do on the command line, by the hint of an error."""
 
 
 def _advice(error: WinnowError) -> str:
     """Return what to do on the command line in addition to what the error says."""
     if isinstance(error.__context__, UnknownComponentError):
         return " On the command line, run that script with the same arguments: `python YOURS.py` instead of `winnow`."
-    return ""
+    return f" {HINTS[error.hint]}" if error.hint is not None else ""
 
 
 def _quieten(err: Console) -> None:

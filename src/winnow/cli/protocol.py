@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from winnow.protocols.runs import Engine, Task, Trial
-    from winnow.training import Outcome
+    from winnow.training import RunOutcome
 
 
 def protocol(
@@ -49,7 +49,7 @@ def protocol(
     [dim]winnow protocol fair cub200 c2 c2+gsp[/] trains 24 models and compares the two methods. Finished runs are
     kept, those that were broken off go on where they were.
     """
-    from winnow.cli.console import out, say
+    from winnow.cli.console import echo, out
     from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
     from winnow.protocols.kinds import is_other_chapter
     from winnow.protocols.runs import named_backbone
@@ -57,7 +57,7 @@ def protocol(
     from winnow.protocols.write import markdown
 
     if listed:
-        _list(say)
+        _list(echo)
         return
     if name is None or target is None:
         raise ConfigError("name a protocol, a set and methods, as in `winnow protocol fair cub200 c2 c2+gsp`")
@@ -76,7 +76,7 @@ def protocol(
     )  # fmt: skip
     trials = task.trials()
     for file in recorded or ():
-        say(f"{file} tells of {task.take_in(trials, file)} of the {len(trials)} runs")
+        echo(f"{file} tells of {task.take_in(trials, file)} of the {len(trials)} runs")
     failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
     table = make_table(task, trials)
     if not table.records and only_finished and (task.folder / "table.json").is_file():
@@ -86,7 +86,7 @@ def protocol(
         )
     out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
     for path in write_table(task, table):
-        say(f"wrote {path}")
+        echo(f"wrote {path}")
     if table.faults:
         raise DataError("; ".join(table.faults.values()))
     if failed:
@@ -114,16 +114,17 @@ def _train(
     task: Task, trials: Sequence[Trial], engine: str, at_once: int | None, gpus: float | None, address: str | None
 ) -> list[str]:
     """Train what is wanted; return the names of runs that failed."""
-    from winnow.cli.console import ConsoleMonitor, bars, err
+    from winnow.cli.console import err
+    from winnow.cli.progress import ConsoleCallback, bars
     from winnow.protocols import on_ray, packed
     from winnow.protocols.there import check_there
 
     shown = bars()
-    monitors = {id(trial.planned): ConsoleMonitor(trial.planned.name, shown) for trial in trials}
+    monitors = {id(trial.planned): ConsoleCallback(trial.planned.name, shown) for trial in trials}
 
     reasons: set[str] = set()
 
-    def ended(outcome: Outcome) -> None:
+    def ended(outcome: RunOutcome) -> None:
         monitors[id(outcome.run)].close()
         err.print(_told(outcome, reasons), markup=False, highlight=False, soft_wrap=True)
 
@@ -147,18 +148,18 @@ def _default_share() -> float:
     return 0.25 if torch.cuda.is_available() else 0.0
 
 
-def _told(outcome: Outcome, reasons: set[str]) -> str:
+def _told(outcome: RunOutcome, reasons: set[str]) -> str:
     """Say how a run ended; a reason that others failed for is told once, such as weights that are not there."""
     if outcome.result is None:
         reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
         if reason in reasons:
             return f"failed: {outcome.run.name}: for the same reason"
         reasons.add(reason)
-        return f"{outcome.trace}failed: {outcome.run.name}: {reason}"
-    metrics = outcome.result["metrics"]
+        return f"{outcome.traceback}failed: {outcome.run.name}: {reason}"
+    metrics = outcome.result.metrics
     split = "test" if "test" in metrics else "val"
-    best = f"best at step {outcome.result['best_step']} of {outcome.result['steps']}"
-    if not outcome.result.get("prototypes_ready", True):
+    best = f"best at step {outcome.result.best_step} of {outcome.result.steps}"
+    if not outcome.result.prototypes_ready:
         best += ", before the prototypes were set from data: this is average pooling"
     return f"{outcome.run.name}: {split} MAP@R {100 * metrics[split]['MAP@R']:.2f}, {best}"
 
@@ -173,19 +174,19 @@ def numbers(option: str, text: str | None) -> list[int] | None:
         raise ConfigError(f"{option} {text}: write numbers such as 1,2") from None
 
 
-def _list(say: Callable[[str], None]) -> None:
+def _list(echo: Callable[[str], None]) -> None:
     from winnow.protocols import ADDITIONS, BACKBONES, PROTOCOLS, ROWS, SETS, losses
     from winnow.protocols.kinds import CHAPTER_3
 
     for kind in PROTOCOLS.values():
-        say(f"{kind.name}: {kind.about}")
+        echo(f"{kind.name}: {kind.about}")
     for kind in CHAPTER_3.values():
         if kind not in PROTOCOLS.values():
-            say(f"{kind.name} --chapter 3: {kind.about}")
-    say(f"sets: {', '.join(SETS)}, or a folder of class folders")
-    say(f"backbones: {', '.join(BACKBONES)}")
-    say(f"methods of the documents' tables: {', '.join(ROWS)}")
-    say(f"others: a loss ({', '.join(losses())}), and with + one of each kind:")
+            echo(f"{kind.name} --chapter 3: {kind.about}")
+    echo(f"sets: {', '.join(SETS)}, or a folder of class folders")
+    echo(f"backbones: {', '.join(BACKBONES)}")
+    echo(f"methods of the documents' tables: {', '.join(ROWS)}")
+    echo(f"others: a loss ({', '.join(losses())}), and with + one of each kind:")
     for word, addition in ADDITIONS.items():
-        say(f"  {word}: {addition.about} ({addition.kind})")
-    say("with settings of its own after commas: c2+gsp,pooling.eps=20")
+        echo(f"  {word}: {addition.about} ({addition.kind})")
+    echo("with settings of its own after commas: c2+gsp,pooling.eps=20")

@@ -27,7 +27,7 @@ def search(
     page: Path = typer.Option(None, "--html", help="Write a page with pictures to this file instead."),
 ) -> None:
     """Find the images of an index that are nearest to others."""
-    from winnow.cli.console import say, show
+    from winnow.cli.console import echo, show
     from winnow.index import Index
 
     if as_json and page is not None:
@@ -41,7 +41,7 @@ def search(
         from winnow.report.found import write_found
 
         write_found(page, index, images, own, hits, note=f"re-ranked: {rerank}" if rerank else "")
-        say(f"page: {page}")
+        echo(f"page: {page}")
     else:
         for row, name in enumerate(images):
             show(table(name, listed(index, hits, row)))
@@ -69,10 +69,10 @@ def find(index: Index, queries: NDArray[np.float32], own: list[int | None], k: i
     """Search; a query that is in the index is not its own neighbour."""
     import numpy as np
 
-    from winnow.index import Hits, search_again
+    from winnow.index import Hits, reranked_search
 
     among = any(number is not None for number in own)
-    found = index.search(queries, k + among) if rerank is None else search_again(index, queries, k + among, rerank)
+    found = index.search(queries, k + among) if rerank is None else reranked_search(index, queries, k + among, rerank)
     if not among:
         return found
     width = min(k, len(index) - 1)

@@ -29,7 +29,7 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtraError("fastapi and uvicorn", "serve", "`winnow serve`") from None
-    from winnow.cli.console import say
+    from winnow.cli.console import echo
     from winnow.index import Index
     from winnow.serve import Limits
     from winnow.serve.run import address_of, bind, is_loopback
@@ -42,7 +42,7 @@ def serve(
     )
     listening = bind(host, port)
     where = address_of(listening, host)
-    say(f"{len(opened)} images on {where}{'/#token=TOKEN' if token else ''} (Ctrl-C ends it)")
+    echo(f"{len(opened)} images on {where}{'/#token=TOKEN' if token else ''} (Ctrl-C ends it)")
     if not is_loopback(host) and not token:
-        say("Anybody who can reach this machine can search: set WINNOW_TOKEN, or stay on 127.0.0.1.")
+        echo("Anybody who can reach this machine can search: set WINNOW_TOKEN, or stay on 127.0.0.1.")
     run(opened, listening, host, limits=limits, token=token)

@@ -35,17 +35,17 @@ def study(
 
     Runs that are finished are kept, and those of other settings are refused: give these another folder (-o).
     """
-    from winnow.cli.console import err, out, say
+    from winnow.cli.console import echo, err, out
     from winnow.cli.protocol import numbers
     from winnow.studies import STUDIES, Task, write_findings
     from winnow.studies.base import cost, paragraphs, takes_data, takes_settings
     from winnow.studies.together import run_studies, summary
-    from winnow.training.provenance import provenance
-    from winnow.training.shared import Shared
+    from winnow.training.cache import RunCache
+    from winnow.training.results import collect_provenance
 
     if listed:
         for each, function in STUDIES.items():
-            say(f"{each}: {(function.__doc__ or '').splitlines()[0]} Cost: {cost(function) or 'not known.'}")
+            echo(f"{each}: {(function.__doc__ or '').splitlines()[0]} Cost: {cost(function) or 'not known.'}")
         return
     if name not in STUDIES and name != ALL:
         known = ", ".join([*STUDIES, ALL])
@@ -72,8 +72,8 @@ def study(
     size = "small" if small else "full"
     options = ["-o", str(out_folder)] if out_folder != OUT else []
     options += [] if data is None else ["--data", str(data)]
-    shared = Shared()
-    provenance()  # asks for the commit now: another may be made before a long study has ended
+    shared = RunCache()
+    collect_provenance().to_dict()  # asks for the commit now: another may be made before a long study has ended
 
     def task(each: str) -> Task:
         return Task(
@@ -84,9 +84,9 @@ def study(
     if name == ALL:
         ended = []
         for one in run_studies(STUDIES, task, out_folder):
-            say(f"{one.name} ({one.outcome}, {one.seconds:.0f} s): {one.text}")
+            echo(f"{one.name} ({one.outcome}, {one.seconds:.0f} s): {one.text}")
             ended.append(one)
-        say(summary(ended))
+        echo(summary(ended))
         raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
     findings = STUDIES[name](task(name))
     if only_finished and not findings.details.get("runs", True):  # an empty table would replace one that is not
@@ -97,4 +97,4 @@ def study(
         )
     out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
     for path in write_findings(name.replace("-", "_"), findings, out_folder):
-        say(f"wrote {path}")
+        echo(f"wrote {path}")

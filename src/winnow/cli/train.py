@@ -14,7 +14,7 @@ from winnow.cli.voice import rank
 from winnow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from winnow.training import Config
+    from winnow.training import RunConfig
 
 
 def train(
@@ -41,10 +41,11 @@ def train(
 
     [dim]torchrun --nproc-per-node 4 -m winnow train data=photos[/] trains one run on four GPUs.
     """
-    from winnow.cli.console import ConsoleMonitor, metrics_table, out, say
+    from winnow.cli.console import echo, metrics_table, out
     from winnow.cli.pack import draw_run, train_pack
-    from winnow.training import RunFolder, run_training
-    from winnow.training.plan import is_plan, plan_runs, read_plan, write_plan
+    from winnow.cli.progress import ConsoleCallback
+    from winnow.training import RunDir, train
+    from winnow.training.sweep import is_plan, plan_runs, read_plan, write_plan
 
     if resume is not None and (words or out_folder is not None or each):
         raise ConfigError("--resume goes on with the run's own settings: give no others beside it")
@@ -60,17 +61,17 @@ def train(
     if at_once is not None:
         raise ConfigError("--at-once is for several runs: name them with --each")
     if resume is not None:
-        folder = RunFolder(resume)
+        folder = RunDir(resume)
         config = folder.read_config()
         if folder.is_finished:
             raise ConfigError(f"the run {resume} is finished; see it with `winnow evaluate {quote(str(resume))}`")
     else:
         config = read_words(words or [])
-        folder = RunFolder(out_folder or next_free(config))
+        folder = RunDir(out_folder or next_free(config))
         if told := embedded(config, words or []):
-            say(told)
-    with resumable(folder.path), ConsoleMonitor() as monitor:
-        result = run_training(config, folder, resume=resume is not None, monitor=monitor)
+            echo(told)
+    with resumable(folder.path), ConsoleCallback() as monitor:
+        result = train(config, folder, resume=resume is not None, callback=monitor).to_dict()
     if rank() > 0:
         return
     draw_run(folder, result)
@@ -85,17 +86,17 @@ def train(
     }
     out.print(metrics_table(rows, f"{long_name[split]} (%)"))
     if advice := advise(result["metrics"]["val"]["MAP@R"], result["untrained"]["val"]["MAP@R"]):
-        say(advice)
+        echo(advice)
     if not result["prototypes_ready"]:
-        say(
+        echo(
             f"The best weights are those of step {result['best_step']}, before the prototypes were set from data: "
-            "this is average pooling. Train longer (train.steps), or set them sooner (pooling.memory)."
+            "this is average pooling. Train longer (train.max_steps), or set them sooner (pooling.memory_size)."
         )
-    say(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
-    say(f"next: winnow explain {quote(str(folder.path))} IMAGE...")
+    echo(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
+    echo(f"next: winnow explain {quote(str(folder.path))} IMAGE...")
 
 
-def embedded(config: Config, words: Sequence[str]) -> str | None:
+def embedded(config: RunConfig, words: Sequence[str]) -> str | None:
     """Return that the embedded set is trained on, where nobody named it."""
     if config.data.path != "emoji" or any(word.startswith("data") for word in words):
         return None
@@ -109,7 +110,7 @@ def advise(trained: float, untrained: float) -> str | None:
     if untrained == 1:
         return (
             "The untrained backbone finds every image of the validation classes already: they are too few or too "
-            "easy to choose weights by. Set aside more of them (data.val_share)."
+            "easy to choose weights by. Set aside more of them (data.val_fraction)."
         )
     return (
         "On the validation classes training did not beat the untrained backbone: the data may be too few or too "
@@ -129,7 +130,7 @@ def resumable(place: Path) -> Iterator[None]:
         ) from None
 
 
-def read_words(words: list[str]) -> Config:
+def read_words(words: list[str]) -> RunConfig:
     """Read an optional config file and key=value words."""
     from winnow.training import load_config
 
@@ -142,9 +143,9 @@ def split_words(words: list[str]) -> tuple[str | None, list[str]]:
     return first, words[1:] if first else words
 
 
-def next_free(config: Config, kind: str | None = None) -> Path:
+def next_free(config: RunConfig, kind: str | None = None) -> Path:
     """Return runs/DATA-POOLING-N, or DATA-KIND-N, for the first N that is free."""
-    stem = f"{Path(config.data.path).stem or 'data'}-{kind or config.pooling['name']}"
+    stem = f"{Path(config.data.path).stem or 'data'}-{kind or config.pooling.name}"
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
         number += 1

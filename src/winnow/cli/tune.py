@@ -31,7 +31,8 @@ def tune(
 
     Given again, it goes on; a trial that was broken off is taken up from its checkpoint.
     """
-    from winnow.cli.console import ConsoleMonitor, err, say
+    from winnow.cli.console import echo, err
+    from winnow.cli.progress import ConsoleCallback
     from winnow.cli.train import split_words
     from winnow.files import write_text
     from winnow.protocols.memory import telling
@@ -51,7 +52,7 @@ def tune(
         told = "failed" if value is None else f"{100 * value:.2f}"
         err.print(f"trial {number}: {told}  {shown}", markup=False, highlight=False, soft_wrap=True)
 
-    study = search.run(trials, monitor=lambda number: ConsoleMonitor(f"trial {number}"), ended=ended)
+    study = search.run(trials, monitor=lambda number: ConsoleCallback(f"trial {number}"), ended=ended)
     with telling(search.memory):
         done = [trial for trial in study.trials if trial.value is not None]
         table = io.StringIO()
@@ -63,9 +64,9 @@ def tune(
         if not done:
             raise ConfigError("every trial failed: search other ranges in another folder (--out)")
         place = search.place(study.best_params).path
-        say(f"best of {len(done)}: {100 * study.best_value:.2f} on validation classes, {place}")
+        echo(f"best of {len(done)}: {100 * study.best_value:.2f} on validation classes, {place}")
         named = [] if file is None else [file]
-        say(f"next: {shlex.join(['winnow', 'train', *named, *search.settings(study.best_params)])}")
+        echo(f"next: {shlex.join(['winnow', 'train', *named, *search.settings(study.best_params)])}")
 
 
 def _draw(search: Search, study: Any, folder: Path) -> None:

@@ -1,39 +1,58 @@
-"""Image sets, splits, sampling, decoding and crops."""
+"""Image sets, splits, samplers, decoding, and crops, imported on first use."""
 
-from winnow.data.augment import Crops, Transform
-from winnow.data.collection import UNLABELLED, read_collection
-from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
-from winnow.data.fileset import FileSet
-from winnow.data.folder import read_folder
-from winnow.data.images import IMAGE_SUFFIXES, UnreadableImageError, read_image, upright_rgb
-from winnow.data.imageset import ImageSet, Labels, Splits, Subset
-from winnow.data.mnist import MnistSet, read_mnist
-from winnow.data.ragged import Ragged
-from winnow.data.resize import resize_short
-from winnow.data.sampler import MPerClassSampler
-from winnow.data.splits import load_images, split_by_class
-from winnow.data.store import ImageStore, StoredImages
-from winnow.data.table import read_table
-from winnow.data.view import StoreView
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
+    from winnow.data.datasets.mnist import read_mnist
+    from winnow.data.decoder import Decoder, available_cores
+    from winnow.data.decoding import IMAGE_SUFFIXES, UnreadableImageError, read_image, resize_short, upright_rgb
+    from winnow.data.image_set import ArrayImages, FileImages, ImageSet, Labels, Splits, Subset, resolve_subset
+    from winnow.data.readers import UNLABELED, load_images, read_collection, read_folder, read_table
+    from winnow.data.sampler import MPerClassSampler
+    from winnow.data.splits import split_by_class
+    from winnow.data.store import ImageCache, ImageCacheView, RaggedImages, StoredImages, free_device_memory
+    from winnow.data.transforms import CropTransform, Transform
+
+# Decoder processes import this package and must not load torch, which takes seconds and hundreds of megabytes.
+_MODULES = {
+    "crops": ("crop_batch", "random_flips", "test_boxes", "train_boxes"),
+    "datasets.mnist": ("read_mnist",),
+    "decoder": ("Decoder", "available_cores"),
+    "decoding": ("IMAGE_SUFFIXES", "UnreadableImageError", "read_image", "resize_short", "upright_rgb"),
+    "image_set": ("ArrayImages", "FileImages", "ImageSet", "Labels", "Splits", "Subset", "resolve_subset"),
+    "readers": ("UNLABELED", "load_images", "read_collection", "read_folder", "read_table"),
+    "sampler": ("MPerClassSampler",),
+    "splits": ("split_by_class",),
+    "store": ("ImageCache", "ImageCacheView", "RaggedImages", "StoredImages", "free_device_memory"),
+    "transforms": ("CropTransform", "Transform"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "IMAGE_SUFFIXES",
-    "UNLABELLED",
-    "Crops",
-    "FileSet",
+    "UNLABELED",
+    "ArrayImages",
+    "CropTransform",
+    "Decoder",
+    "FileImages",
+    "ImageCache",
+    "ImageCacheView",
     "ImageSet",
-    "ImageStore",
     "Labels",
     "MPerClassSampler",
-    "MnistSet",
-    "Ragged",
+    "RaggedImages",
     "Splits",
-    "StoreView",
     "StoredImages",
     "Subset",
     "Transform",
     "UnreadableImageError",
+    "available_cores",
     "crop_batch",
+    "free_device_memory",
     "load_images",
     "random_flips",
     "read_collection",
@@ -42,8 +61,23 @@ __all__ = [
     "read_mnist",
     "read_table",
     "resize_short",
+    "resolve_subset",
     "split_by_class",
     "test_boxes",
     "train_boxes",
     "upright_rgb",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its module on first use."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'winnow.data' has no attribute '{name}'")
+    value: object = getattr(import_module(f"winnow.data.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

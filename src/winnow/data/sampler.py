@@ -1,4 +1,4 @@
-"""Which images make up a training batch: P classes, M images of each."""
+"""Batches of P classes with M images each, as a function of seed and step."""
 
 from __future__ import annotations
 
@@ -15,18 +15,27 @@ Indices = NDArray[np.int64]
 class MPerClassSampler:
     """Batches of `classes_per_batch` classes with `samples_per_class` images each.
 
-    A batch is a pure function of the seed and the step, so that resuming needs nothing but the step number. Classes
-    are shuffled anew each round and cut into batches, so that no class comes twice in a batch; what does not fill the
-    round's last batch waits for a later round. A class goes through its images in shuffled order, M at a time, and
-    reshuffles when fewer than M are left; a class with fewer than M images repeats them.
+    A batch is a function of the seed and the step only. Resuming therefore needs only the step number. Classes are
+    shuffled each round and cut into batches, so no class occurs twice in a batch. Classes that do not fill the last
+    batch of a round are excluded from that round. The images of a class are shuffled and used M at a time. They are
+    shuffled again when fewer than M are left. A class with fewer than M images repeats them.
+
+    Use `batch(step)` in a training loop of your own, or pass the sampler as `batch_sampler` to a
+    `torch.utils.data.DataLoader`. Iteration yields `len(sampler)` batches as lists of indices. Each iteration continues
+    with the next steps, so epochs differ; `set_epoch` selects the epoch to start from.
 
     Args:
         labels: (N,) class of each image.
-        classes_per_batch: P, over all ranks.
-        samples_per_class: M.
-        seed: Of all shuffles.
-        rank: Which share of each batch this process takes.
-        world_size: Among how many processes a batch is shared; P must be a multiple of it.
+        classes_per_batch: Number of classes P in a batch, over all processes.
+        samples_per_class: Number of images M of each class in a batch.
+        seed: Seed of all shuffles.
+        rank: Index of this process, which gets every `world_size`-th class of a batch.
+        world_size: Number of processes that divide a batch; P must be a multiple of it.
+        batches_per_epoch: Number of batches that one iteration yields; None for as many images as there are labels,
+            at least one batch.
+
+    Raises:
+        ConfigError: If the batch needs more classes than there are, or P is no multiple of `world_size`.
     """
 
     def __init__(
@@ -38,6 +47,7 @@ class MPerClassSampler:
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        batches_per_epoch: int | None = None,
     ) -> None:
         array = np.asarray(labels, dtype=np.int64)
         self.classes: Indices = np.unique(array)
@@ -46,36 +56,55 @@ class MPerClassSampler:
         self._members = np.split(order, bounds[1:])
         if classes_per_batch < 1 or samples_per_class < 1:
             raise ConfigError(
-                f"a batch needs at least 1 class and 1 image per class, not {classes_per_batch} and {samples_per_class}"
+                f"classes_per_batch={classes_per_batch}, samples_per_class={samples_per_class}: expected at least 1. "
+                "Increase them."
             )
         if classes_per_batch > len(self.classes):
             raise ConfigError(
-                f"a batch of {classes_per_batch} classes cannot be made: there are only {len(self.classes)} "
-                "training classes; lower the classes per batch"
+                f"classes_per_batch={classes_per_batch}: only {len(self.classes)} training classes. Lower it."
             )
         if classes_per_batch % world_size:
             raise ConfigError(
-                f"{classes_per_batch} classes per batch cannot be shared evenly by {world_size} processes; "
-                f"make it a multiple of {world_size}"
+                f"classes_per_batch={classes_per_batch}: cannot be divided evenly among {world_size} processes. "
+                f"Use a multiple of {world_size}."
             )
+        if batches_per_epoch is not None and batches_per_epoch < 1:
+            raise ConfigError(f"batches_per_epoch={batches_per_epoch}: expected at least 1. Increase it.")
         self.classes_per_batch = classes_per_batch
         self.samples_per_class = samples_per_class
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        # Only for speed: what is kept here is recomputed whenever another round or pass is asked for.
+        self.batches_per_epoch = batches_per_epoch or max(1, len(array) // (classes_per_batch * samples_per_class))
+        self._epoch = 0
+        # Caches for speed only. They are recomputed when another round or pass is requested.
         self._round: tuple[int, Indices] = (-1, self.classes)
         self._passes: dict[int, tuple[int, Indices]] = {}
 
+    def __len__(self) -> int:
+        """Return the number of batches that one iteration yields."""
+        return self.batches_per_epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the batches of the next epoch as lists of indices."""
+        first = self._epoch * self.batches_per_epoch
+        self._epoch += 1
+        for step in range(first, first + self.batches_per_epoch):
+            yield self.batch(step).tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next iteration with the given epoch, counted from 0."""
+        self._epoch = epoch
+
     @property
     def batches_per_round(self) -> int:
-        """How many batches it takes until every class has had its turn (but for those that fill no batch)."""
+        """Number of batches in which each class occurs at most once."""
         return len(self.classes) // self.classes_per_batch
 
     def batch(self, step: int) -> Indices:
-        """Return the (P / world_size * M,) image indices of a step: M of the first class, M of the second, ..."""
-        turn, place = divmod(step, self.batches_per_round)
-        chosen = self._order(turn)[place * self.classes_per_batch : (place + 1) * self.classes_per_batch]
+        """Return the (P / world_size * M,) image indices of a step, class after class."""
+        turn, offset = divmod(step, self.batches_per_round)
+        chosen = self._order(turn)[offset * self.classes_per_batch : (offset + 1) * self.classes_per_batch]
         return np.concatenate([self._draw(int(c), turn) for c in chosen[self.rank :: self.world_size]])
 
     def iterate(self, start: int = 0) -> Iterator[Indices]:
@@ -85,20 +114,20 @@ class MPerClassSampler:
             start += 1
 
     def _order(self, turn: int) -> Indices:
-        """Return the round's order of classes, as positions in `classes`."""
+        """Return the order of classes in a round, as positions in `classes`."""
         if self._round[0] != turn:
             rng = np.random.default_rng([self.seed, 0, turn])
             self._round = (turn, rng.permutation(len(self.classes)))
         return self._round[1]
 
     def _draw(self, position: int, turn: int) -> Indices:
-        """Return a class's M images in a round."""
+        """Return the M images of a class in a round."""
         members, size = self._members[position], self.samples_per_class
-        number, place = divmod(turn, max(1, len(members) // size))
-        kept = self._passes.get(position)
-        if kept is None or kept[0] != number:
+        number, offset = divmod(turn, max(1, len(members) // size))
+        cached = self._passes.get(position)
+        if cached is None or cached[0] != number:
             rng = np.random.default_rng([self.seed, 1, int(self.classes[position]), number])
             shuffled = rng.permutation(members)
-            kept = (number, np.resize(shuffled, max(size, len(members))))
-            self._passes[position] = kept
-        return kept[1][place * size : (place + 1) * size]
+            cached = (number, np.resize(shuffled, max(size, len(members))))
+            self._passes[position] = cached
+        return cached[1][offset * size : (offset + 1) * size]

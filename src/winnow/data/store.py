@@ -1,8 +1,11 @@
-"""Images decoded once, shrunk, and kept where batches are made from them."""
+"""Decoded images of one short side, in RAM or on the device, and batches of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 import numpy as np
@@ -10,10 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from winnow.data.decode import Decoder
-from winnow.data.imageset import ImageSet, Labels
-from winnow.data.memory import free_device, free_ram
-from winnow.data.ragged import Ragged, joined, layout, packed
+from winnow.data.decoder import Decoder
+from winnow.data.image_set import ImageSet, Labels, resolve_subset
 from winnow.errors import ConfigError, DataError
 
 Cache = Literal["auto", "device", "ram", "none"]
@@ -22,10 +23,41 @@ Progress = Callable[[int, int], None]
 
 _SLAB_BYTES = 64 << 20
 _SAMPLE = 16
+_DEFAULT_RAM = 4 << 30  # Assumed free memory if the system reports none.
+
+
+@dataclass(frozen=True)
+class RaggedImages:
+    """Batch of B images of different sizes, with all pixels in one buffer.
+
+    Offsets and sizes are on the CPU, because boxes are drawn there and reading them from a GPU would synchronize.
+
+    Attributes:
+        pixels: Flat uint8 buffer with H * W * 3 interleaved RGB bytes per image; it may contain other images too.
+        offsets: (B,) int64 on the CPU, first byte of each image; always a multiple of 3.
+        heights: (B,) int64 on the CPU.
+        widths: (B,) int64 on the CPU.
+    """
+
+    pixels: Tensor
+    offsets: Tensor
+    heights: Tensor
+    widths: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def images(self) -> list[Tensor]:
+        """Return each image as a (3, H, W) uint8 view."""
+        sizes = zip(self.offsets.tolist(), self.heights.tolist(), self.widths.tolist(), strict=True)
+        return [
+            self.pixels[start : start + 3 * height * width].view(height, width, 3).permute(2, 0, 1)
+            for start, height, width in sizes
+        ]
 
 
 class StoredImages(Protocol):
-    """Images ready to be gathered into batches: a store, or a view of one."""
+    """Images from which batches are gathered: an `ImageCache` or an `ImageCacheView`."""
 
     resize: int
     labels: Labels
@@ -35,33 +67,34 @@ class StoredImages(Protocol):
         """Return the name of an image."""
         ...
 
-    def gather(self, indices: ArrayLike) -> Ragged:
-        """Return some images as a batch on the device."""
+    def gather(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images on the device."""
         ...
 
 
-class ImageStore:
-    """The images of a set, shrunk to one short side, ready to be gathered into batches on a device.
+class ImageCache:
+    """Images of a set, decoded once, resized, and gathered into batches on a device.
 
     Args:
-        images: What to hold.
-        resize: Length of the short side in pixels; smaller images are enlarged to it.
-        cache: Where decoded images are kept: "device", "ram", "none" (decoded anew for each batch), or "auto", the
-            first of these that the images fit into with room to spare.
-        device: Where batches are wanted.
-        on_error: Whether an unreadable image raises, or is left out and listed in `skipped`.
-        workers: How many threads or processes decode; None for what suits the machine and the number of images.
-        progress: Called with (done, total) as images are decoded up front.
+        images: Set to decode.
+        resize: Length of the short side in pixels; smaller images are enlarged.
+        cache: Location of decoded images: "device", "ram", "none" (decoded again for each batch), or "auto" for the
+            first of these with enough free memory.
+        device: Device of the batches.
+        on_error: Whether an unreadable image raises, or is skipped and listed in `skipped`.
+        workers: Number of decoding threads or processes; None for a number that suits the machine and the images.
+        progress: Called with (done, total) while images are decoded at construction.
 
     Attributes:
-        labels: (N,) int64, labels of the images kept.
-        kept: (N,) int64, indices in `images` of the images kept.
-        skipped: Name and reason for each image left out.
-        failures: The error of each image left out, by its index in `images`.
-        cache: Where the images are in fact kept.
+        labels: (N,) int64, labels of the images that were not skipped.
+        kept: (N,) int64, indices in `images` of the images that were not skipped.
+        skipped: Name and reason of each skipped image.
+        failures: Error of each skipped image, by its index in `images`.
+        cache: Actual location of the images.
 
     Raises:
-        DataError: for an unreadable image unless they are skipped, or when none can be read.
+        ConfigError: If an argument is invalid.
+        DataError: If an image is unreadable and not skipped, or if no image is readable.
     """
 
     def __init__(
@@ -76,11 +109,11 @@ class ImageStore:
         progress: Progress | None = None,
     ) -> None:
         if cache not in get_args(Cache):
-            raise ConfigError(f"data.cache={cache}: must be one of {', '.join(get_args(Cache))}")
+            raise _unknown_value("data.image_cache", cache, get_args(Cache))
         if on_error not in get_args(OnError):
-            raise ConfigError(f"data.on_error={on_error}: must be one of {', '.join(get_args(OnError))}")
+            raise _unknown_value("data.unreadable_images", on_error, get_args(OnError))
         if resize < 1:
-            raise ConfigError(f"image.resize={resize}: must be at least 1")
+            raise ConfigError(f"image.resize={resize}: expected at least 1. Increase it.")
         self.images = images
         self.resize = resize
         self.device = torch.device(device)
@@ -91,12 +124,12 @@ class ImageStore:
         self._decoder = Decoder(images, resize, workers=workers)
         self.cache: Cache = self._choose() if cache == "auto" else cache
         if self.cache == "none":
-            # Only a full pass finds the broken ones, and what is left out must be known before training starts.
+            # Only a full pass finds unreadable images, and training needs the final labels before it starts.
             if on_error == "skip":
                 for _ in self._decode_all(progress):
                     pass
         else:
-            self._keep(progress)
+            self._fill(progress)
             self._decoder.close()
         self.labels: Labels = images.labels[self.kept]
 
@@ -104,68 +137,65 @@ class ImageStore:
         return len(self.kept)
 
     def name(self, index: int) -> str:
-        """Return the name of a kept image."""
+        """Return the name of an image that was not skipped."""
         return self.images.name(int(self.kept[index]))
 
-    def gather(self, indices: ArrayLike) -> Ragged:
-        """Return some images as a batch on the device; what is cached there is not copied."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        # Checked here, because an index out of range on a GPU ends the process instead of raising.
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
-            raise IndexError(f"image indices must be within 0-{len(self) - 1}")
+    def gather(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images on the device. Images cached there are not copied."""
+        chosen = _checked_indices(indices, len(self))
         if self.cache == "none":
             decoded = list(self._decoder.map(self._decode, self.kept[chosen].tolist()))
-            return self._moved([flat for flat, _, _ in decoded], [size[1:] for size in decoded])
+            return self._to_device([flat for flat, _, _ in decoded], [size[1:] for size in decoded])
         offsets, heights, widths = self._measures[:, torch.from_numpy(chosen)]
         if self.cache == "device" or self.device.type == "cpu":
-            return Ragged(self._pixels, offsets, heights, widths)
+            return RaggedImages(self._pixels, offsets, heights, widths)
         sizes = list(zip(heights.tolist(), widths.tolist(), strict=True))
         starts = zip(offsets.tolist(), sizes, strict=True)
-        return self._moved([self._pixels[start : start + 3 * h * w] for start, (h, w) in starts], sizes)
+        return self._to_device([self._pixels[start : start + 3 * h * w] for start, (h, w) in starts], sizes)
 
-    def _moved(self, parts: list[Tensor], sizes: list[tuple[int, int]]) -> Ragged:
-        """Pack flat images into a batch and bring it to the device."""
-        pixels = packed(parts)
-        measures = layout(sizes)
-        if self.device.type == "cuda":  # pinned memory travels without waiting for the GPU
+    def _to_device(self, images: list[Tensor], sizes: list[tuple[int, int]]) -> RaggedImages:
+        """Concatenate flat images to a batch and move it to the device."""
+        pixels = _concatenate(images)
+        measures = _layout(sizes)
+        if self.device.type == "cuda":  # Copies from pinned memory do not synchronize with the GPU.
             pixels = pixels.pin_memory()
-        return Ragged(pixels.to(self.device, non_blocking=True), *measures)
+        return RaggedImages(pixels.to(self.device, non_blocking=True), *measures)
 
-    def _keep(self, progress: Progress | None) -> None:
-        """Decode everything into one buffer, in the device's memory or in RAM."""
+    def _fill(self, progress: Progress | None) -> None:
+        """Decode all images into one buffer, in device memory or in RAM."""
         home = self.device if self.cache == "device" else torch.device("cpu")
         slabs: list[Tensor] = []
         pending: list[Tensor] = []
         sizes: list[tuple[int, int]] = []
-        held = 0
+        pending_bytes = 0
         for flat, height, width in self._decode_all(progress):
             pending.append(flat)
             sizes.append((height, width))
-            held += len(flat)
-            if held >= _SLAB_BYTES:  # few large copies to the device, and never the whole set in RAM for it
-                slabs.append(packed(pending).to(home))
-                pending, held = [], 0
+            pending_bytes += len(flat)
+            if pending_bytes >= _SLAB_BYTES:  # Few large copies to the device, and never the whole set in RAM.
+                slabs.append(_concatenate(pending).to(home))
+                pending, pending_bytes = [], 0
         if pending:
-            slabs.append(packed(pending).to(home))
-        self._pixels = joined(slabs, home)
-        self._measures = layout(sizes)
+            slabs.append(_concatenate(pending).to(home))
+        self._pixels = _join_slabs(slabs, home)
+        self._measures = _layout(sizes)
 
     def _decode(self, index: int) -> tuple[Tensor, int, int]:
-        """Return one image of the set as flat interleaved bytes, its height and its width."""
+        """Return the flat interleaved bytes of an image, its height, and its width."""
         pixels = self._decoder.read(index)
         return torch.from_numpy(pixels.reshape(-1)), pixels.shape[0], pixels.shape[1]
 
-    def _try(self, index: int) -> tuple[Tensor, int, int] | DataError:
+    def _try_decode(self, index: int) -> tuple[Tensor, int, int] | DataError:
         try:
             return self._decode(index)
         except DataError as error:
             return error
 
     def _decode_all(self, progress: Progress | None) -> Iterator[tuple[Tensor, int, int]]:
-        """Yield all readable images in order, then settle `kept` and `skipped`."""
+        """Yield all readable images in order, then set `kept` and `skipped`."""
         kept: list[int] = []
         total = len(self.images)
-        for index, result in enumerate(self._decoder.map(self._try, range(total))):
+        for index, result in enumerate(self._decoder.map(self._try_decode, range(total))):
             if isinstance(result, DataError):
                 if self.on_error == "raise":
                     raise result
@@ -177,17 +207,148 @@ class ImageStore:
             if progress is not None:
                 progress(index + 1, total)
         if self.skipped and not kept:
-            name, reason = self.skipped[0]
-            raise DataError(f"none of the {total} images can be read; the first is {name} ({reason})")
+            raise _none_readable(total, *self.skipped[0])
         self.kept = np.array(kept, dtype=np.int64)
 
     def _choose(self) -> Cache:
-        """Estimate the bytes the decoded images take from some of them, and choose where they fit."""
+        """Choose a location with enough memory for all images, estimated by a sample."""
         count = min(_SAMPLE, len(self.images))
         sample = np.linspace(0, len(self.images) - 1, count).astype(np.int64).tolist()
-        results = list(self._decoder.map(self._try, sample))
+        results = list(self._decoder.map(self._try_decode, sample))
         sizes = [len(result[0]) for result in results if not isinstance(result, DataError)]
         estimate = float(np.mean(sizes)) * len(self.images) if sizes else 0.0
-        if self.device.type == "cuda" and estimate < 0.4 * free_device(self.device):
+        if self.device.type == "cuda" and estimate < 0.4 * free_device_memory(self.device):
             return "device"
         return "ram" if estimate < 0.5 * free_ram() else "none"
+
+
+class ImageCacheView:
+    """Images of a subset, taken from the cache of the whole set without copies.
+
+    Args:
+        store: Cache of the whole set.
+        images: The whole set, or a subset of it at any depth.
+        strict: Whether an image that the cache skipped raises. Otherwise it is skipped here too.
+
+    Attributes:
+        store: Cache of the whole set.
+        rows: (N,) int64, positions of the images in the cache.
+        labels: (N,) int64, labels in `images`.
+        skipped: Name and reason of each skipped image.
+        resize: Short side of the cached images.
+
+    Raises:
+        ValueError: If `images` is no subset of the cached set.
+        DataError: If an image is unreadable and `strict` is set, or if no image is readable.
+    """
+
+    def __init__(self, store: ImageCache, images: ImageSet, *, strict: bool = True) -> None:
+        root, indices = resolve_subset(images)
+        if root is not store.images:
+            raise ValueError("images: no subset of the cached set. Select them from `store.images`.")
+        position = np.full(len(root), -1, dtype=np.int64)
+        position[store.kept] = np.arange(len(store))
+        rows = position[indices]
+        missing = indices[rows < 0]
+        if len(missing) and strict:
+            raise store.failures[int(missing[0])]
+        reasons = dict(store.skipped)
+        self.skipped = [(root.name(int(i)), reasons[root.name(int(i))]) for i in missing]
+        if len(missing) and len(missing) == len(indices):
+            raise _none_readable(len(indices), *self.skipped[0])
+        self.store, self.rows = store, rows[rows >= 0]
+        self.resize = store.resize
+        self.labels: Labels = images.labels[rows >= 0]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, index: int) -> str:
+        """Return the name of an image."""
+        return self.store.name(int(self.rows[index]))
+
+    def gather(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images on the device."""
+        return self.store.gather(self.rows[_checked_indices(indices, len(self))])
+
+
+def free_ram() -> int:
+    """Return the free memory in bytes, within the limit of the container.
+
+    Processes that torchrun started on this machine divide the memory.
+    """
+    free = [_read_meminfo() or _read_sysconf() or _DEFAULT_RAM]
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+        free.append(int(limit) - int(used))
+    except (OSError, ValueError):  # No container, or its limit is "max".
+        pass
+    return max(0, min(free)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
+def free_device_memory(device: torch.device) -> int:
+    """Return the free bytes of a CUDA device, and 0 for any other device."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def _read_meminfo() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    kibibytes = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), "0")
+    return int(kibibytes) * 1024
+
+
+def _read_sysconf() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _checked_indices(indices: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return indices as an array.
+
+    On a GPU an index out of range would abort the process instead of raising.
+    """
+    chosen = np.asarray(indices, dtype=np.int64)
+    if len(chosen) and not (chosen.min() >= 0 and chosen.max() < count):
+        raise IndexError(f"indices: expected values within 0-{count - 1}.")
+    return chosen
+
+
+def _unknown_value(key: str, value: str, options: tuple[str, ...]) -> ConfigError:
+    return ConfigError(f"{key}={value}: unknown value. Use one of {', '.join(options)}.")
+
+
+def _none_readable(total: int, name: str, reason: str) -> DataError:
+    return DataError(f"{name}: image cannot be read ({reason}), nor any other of the {total}. Check the folder.")
+
+
+def _layout(sizes: list[tuple[int, int]]) -> Tensor:
+    """Return (3, B) int64: offsets, heights, and widths of consecutive images."""
+    measures = torch.zeros(3, len(sizes), dtype=torch.int64)
+    measures[1:] = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2).T
+    measures[0, 1:] = (3 * measures[1] * measures[2]).cumsum(0)[:-1]
+    return measures
+
+
+def _concatenate(images: list[Tensor]) -> Tensor:
+    """Concatenate flat images in NumPy: torch's threads would slow down decoding."""
+    return torch.from_numpy(np.concatenate([image.numpy() for image in images]))
+
+
+def _join_slabs(slabs: list[Tensor], home: torch.device) -> Tensor:
+    """Concatenate slabs and free each, so RAM never contains all pixels twice."""
+    whole = torch.empty(sum(map(len, slabs)), dtype=torch.uint8, device=home)
+    start = 0
+    slabs.reverse()
+    while slabs:
+        slab = slabs.pop()
+        whole[start : start + len(slab)] = slab
+        start += len(slab)
+    return whole

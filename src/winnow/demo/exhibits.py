@@ -30,7 +30,7 @@ def queries(images: ImageSet, results: Mapping[str, RetrievalResult]) -> list[Qu
     for index in spread(len(images), QUERIES):
         found = {}
         for name, result in results.items():
-            row = zip(result.neighbours[index].tolist(), result.distances[index].tolist(), strict=True)
+            row = zip(result.neighbors[index].tolist(), result.distances[index].tolist(), strict=True)
             found[name] = [
                 Neighbour(images.read(i), bool(images.labels[i] == images.labels[index]), d, _class(images, i))
                 for i, d in row
@@ -60,7 +60,7 @@ def heatmaps(images: ImageSet, embedders: Mapping[str, Embedder]) -> list[HeatMa
 def prototypes(images: ImageSet, inputs: Inputs, embedder: Embedder) -> list[Prototype]:
     """Return the prototypes with the largest shares, and the patches of test images nearest to each."""
     pooling = embedder.head.pooling
-    if not isinstance(pooling, GSP) or not pooling.is_ready:
+    if not isinstance(pooling, GSP) or not pooling.prototypes_ready:
         return []
     best_distance: list[torch.Tensor] = []
     best_place: list[torch.Tensor] = []
@@ -70,7 +70,7 @@ def prototypes(images: ImageSet, inputs: Inputs, embedder: Embedder) -> list[Pro
     for start in range(0, count, 256):
         maps = inputs.test(range(start, min(start + 256, count)))
         local = embedder.head.projection(maps.flatten(2).mT)
-        shares += pooling(local, details=True).attributes.sum(dim=0)
+        shares += pooling(local, return_details=True).attributes.sum(dim=0)
         distance = pairwise_distance(clip_norm(local), clip_norm(pooling.prototypes))  # (B, n, m)
         nearest, place = distance.min(dim=1)  # the best place of each image, so that patches differ
         best_distance.append(nearest)

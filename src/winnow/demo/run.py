@@ -20,10 +20,10 @@ from winnow.models import Embedder, Head
 from winnow.report.comparison import write_comparison
 from winnow.report.content import Comparison, Method, MethodRun
 from winnow.report.numbers import comparison_table, markdown_table
-from winnow.training.judge import judge
-from winnow.training.monitor import Monitor
-from winnow.training.prepare import Prepared, make_learner, prepare, resolve_config
-from winnow.training.provenance import provenance
+from winnow.training.build import TrainingSetup, build_setup, init_objective, resolve_config
+from winnow.training.callbacks import Callback
+from winnow.training.evaluation import evaluate
+from winnow.training.results import collect_provenance
 from winnow.training.trainer import Trainer
 
 SUMMARY = (
@@ -51,7 +51,7 @@ class Trained:
     result: RetrievalResult
 
 
-def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: Splits | None = None) -> Made:
+def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Callback, splits: Splits | None = None) -> Made:
     """Run the comparison and write `report.html`, `results.json`, `results.md` and a model into a folder.
 
     Args:
@@ -66,13 +66,13 @@ def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: 
     splits = splits or load_emoji()
     assert splits.test is not None, "the embedded set has test classes"
     base = resolve_config(method_config(METHODS[0][2], seed=0, steps=steps))
-    prepared = prepare(base, splits, monitor)
+    prepared = build_setup(base, splits, monitor)
     assert prepared.test is not None
     feature_seconds = time.perf_counter() - started
-    untrained = judge(prepared.untrained, prepared.test).metrics()
+    untrained = evaluate(prepared.baseline, prepared.test).metrics()
     methods: list[Method] = []
     shown: dict[str, Trained] = {}
-    show = monitor.task("training")
+    show = monitor.progress("training")
     done = 0
     for name, meaning, changes in METHODS:
         runs = []
@@ -85,8 +85,8 @@ def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: 
             show(done, len(METHODS) * seeds)
         methods.append(Method(name, meaning, runs))
         mean = sum(run.metrics["MAP@R"] for run in runs) / len(runs)
-        monitor.note(f"{name}: test MAP@R {100 * mean:.2f}")
-    made = provenance()
+        monitor.message(f"{name}: test MAP@R {100 * mean:.2f}")
+    made = collect_provenance().to_dict()
     made["seconds"] = {"features": round(feature_seconds, 1), "all": round(time.perf_counter() - started, 1)}
     best = shown["GSP + ZSR"]
     comparison = Comparison(
@@ -108,19 +108,21 @@ def run_demo(folder: Path, *, seeds: int, steps: int, monitor: Monitor, splits: 
     return Made(report, model, comparison_table(comparison))
 
 
-def _train(prepared: Prepared, changes: dict[str, Any], seed: int, steps: int) -> tuple[Trained, MethodRun]:
+def _train(prepared: TrainingSetup, changes: dict[str, Any], seed: int, steps: int) -> tuple[Trained, MethodRun]:
     """Train one method's head on the features at hand."""
     config = resolve_config(method_config(changes, seed=seed, steps=steps))
     torch.manual_seed(config.seed)
     backbone = prepared.embedder.backbone
-    embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
-    own = Prepared(config, embedder, prepared.train, prepared.val, prepared.test, prepared.num_classes, frozen=True)
-    learner = make_learner(own)
+    embedder = Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling), config)
+    own = TrainingSetup(
+        config, embedder, prepared.train, prepared.val, prepared.test, prepared.num_classes, frozen=True
+    )
+    learner = init_objective(own)
     trainer = Trainer(config, learner, own.train, own.val)
     progress = trainer.fit()
     assert own.test is not None
-    result = judge(learner.model, own.test, keep=5)
-    run = MethodRun(seed, result.metrics(), progress.history, progress.seconds)
+    result = evaluate(learner.model, own.test, keep=5)
+    run = MethodRun(seed, result.metrics(), [entry.to_dict() for entry in progress.history], progress.seconds)
     return Trained(embedder, result), run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from winnow.training import Config, make_config
+from winnow.training import RunConfig, make_config
 
 # One setting for all methods: a frozen backbone's map of 8 x 8 local features, a linear map to 128 numbers, C2.
 SHARED: dict[str, Any] = {
@@ -12,11 +12,11 @@ SHARED: dict[str, Any] = {
     "image": {"resize": 128, "crop": 128},
     "backbone": {"name": "tf_efficientnet_lite0", "stride": 16, "train": "frozen"},
     "dim": 128,
-    "loss": {"name": "c2", "positive_margin": 0.2, "negative_margin": 0.9},
-    "train": {"classes_per_batch": 16, "samples_per_class": 4, "lr": 1e-3, "eval_every": 100, "device": "cpu"},
+    "loss": {"name": "c2", "pos_margin": 0.2, "neg_margin": 0.9},
+    "train": {"classes_per_batch": 16, "samples_per_class": 4, "lr": 1e-3, "eval_steps": 100, "device": "cpu"},
 }
 
-GSP = {"name": "gsp", "prototypes": 64, "mu": 0.05, "eps": 20.0}
+GSP = {"name": "gsp", "num_prototypes": 64, "mu": 0.05, "eps": 20.0}
 
 # Name, meaning, and what differs from the shared setting.
 METHODS: list[tuple[str, str, dict[str, Any]]] = [
@@ -31,8 +31,8 @@ METHODS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def method_config(changes: dict[str, Any], *, seed: int, steps: int) -> Config:
+def method_config(changes: dict[str, Any], *, seed: int, steps: int) -> RunConfig:
     """Return the config of one method and seed."""
     tree = {**SHARED, **changes, "seed": seed}
-    tree["train"] = {**SHARED["train"], "steps": steps}
+    tree["train"] = {**SHARED["train"], "max_steps": steps}
     return make_config(tree)

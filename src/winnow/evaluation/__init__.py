@@ -1,9 +1,8 @@
-"""Exact retrieval evaluation: search, the result object, metrics."""
+"""Exact nearest-neighbor retrieval and its metrics: P@1, R@k, P@R, and MAP@R."""
 
-from winnow.evaluation.evaluate import evaluate_retrieval, retrieval_metrics
+from winnow.evaluation.distributed import evaluate_sharded
 from winnow.evaluation.metrics import query_metrics
-from winnow.evaluation.nearest import search
-from winnow.evaluation.rerank import (
+from winnow.evaluation.reranking import (
     RERANKINGS,
     KReciprocal,
     check_reranking,
@@ -11,8 +10,9 @@ from winnow.evaluation.rerank import (
     k_reciprocal_distances,
     reranked_metrics,
 )
-from winnow.evaluation.result import RetrievalResult
-from winnow.evaluation.sharded import evaluate_sharded
+from winnow.evaluation.results import RetrievalResult
+from winnow.evaluation.retrieval import evaluate_retrieval, retrieval_metrics
+from winnow.evaluation.search import nearest_neighbors
 
 __all__ = [
     "RERANKINGS",
@@ -23,8 +23,8 @@ __all__ = [
     "evaluate_sharded",
     "expand_queries",
     "k_reciprocal_distances",
+    "nearest_neighbors",
     "query_metrics",
     "reranked_metrics",
     "retrieval_metrics",
-    "search",
 ]

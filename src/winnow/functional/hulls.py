@@ -1,4 +1,4 @@
-"""Convex hulls of points: their outline in the plane, membership in any dimension, and how classes' hulls overlap."""
+"""Convex hulls: corners in the plane, membership, and overlap of classes."""
 
 from __future__ import annotations
 
@@ -7,56 +7,66 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from winnow.functional.distances import check_tensor
+
 
 def convex_hull(points: Tensor) -> Tensor:
-    """Return the indices of the corners of the convex hull of points in the plane, counter-clockwise.
+    """Return the indices of the corners of the convex hull of points in the plane.
 
-    Andrew's monotone chain; points on an edge are no corners. Of points on one line the two ends are left.
+    The order is counterclockwise from the corner with the smallest x, then y. Points on an edge are not corners.
+    Points on a line have two corners, the ends of the line; equal points have one.
 
     Args:
         points: (n, 2), n at least 1.
+
+    Raises:
+        TypeError: If `points` is not a floating-point tensor.
+        ValueError: If its shape is not (n, 2), or it holds NaN.
     """
-    if points.dim() != 2 or points.shape[1] != 2 or len(points) == 0:
-        raise ValueError(f"an outline needs points (n, 2) in the plane, got {tuple(points.shape)}")
-    xy = points.tolist()
-    order = sorted(range(len(xy)), key=lambda i: xy[i])
+    import numpy as np
+    from scipy.spatial import ConvexHull, QhullError
 
-    def half(indices: Sequence[int]) -> list[int]:
-        chain: list[int] = []
-        for i in indices:
-            while len(chain) > 1 and _turn(xy[chain[-2]], xy[chain[-1]], xy[i]) <= 0:
-                chain.pop()
-            chain.append(i)
-        return chain[:-1]
-
-    return torch.tensor(half(order) + half(order[::-1]) or order[:1])
-
-
-def _turn(a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> float:
-    """Return twice the area of a triangle, above zero where its corners go counter-clockwise."""
-    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+    check_tensor(points, "points", "(n, 2)", 2)
+    if points.shape[1] != 2 or len(points) == 0:
+        raise ValueError(f"points: expected shape (n, 2) with n at least 1, got {tuple(points.shape)}.")
+    xy = points.detach().double().cpu().numpy()
+    order = np.lexsort((xy[:, 1], xy[:, 0]))
+    try:
+        corners = ConvexHull(xy).vertices
+    except QhullError:  # fewer than three points, or all on a line
+        ends = [order[0], order[-1]]
+        corners = np.array(ends if (xy[ends[0]] != xy[ends[1]]).any() else ends[:1])
+    first = np.lexsort((xy[corners, 1], xy[corners, 0]))[0]
+    return torch.from_numpy(np.roll(corners, -first).astype(np.int64))
 
 
 def in_hull(points: Tensor, vertices: Tensor, *, steps: int = 500) -> Tensor:
-    r"""Tell which points lie in the convex hull of vertices, in any dimension.
+    r"""Test which points lie in the convex hull of vertices, in any dimension.
 
-    The nearest point of the hull, $\min_{w \ge 0,\, \sum w = 1} \lVert x - V^\top w \rVert_2$, is sought by accelerated
-    projected gradients. With $r = x - V^\top w$ the plane across $r$ parts $x$ from the hull where
-    $\min_i \langle r, x - v_i \rangle > 0$; a point for which such a plane was found is outside, and only such a point.
-    What lies outside by less than about a thousandth of the hull's size may be taken for inside.
+    Accelerated projected gradients minimize the distance to the hull,
+    $\min_{w \ge 0,\, \sum w = 1} \lVert x - V^\top w \rVert_2$. With $r = x - V^\top w$, a plane orthogonal to $r$
+    separates $x$ from the hull if $\min_i \langle r, x - v_i \rangle > 0$. A point counts as outside if and only if
+    such a plane is found. Points outside by less than about a thousandth of the size of the hull may count as inside.
 
     Args:
         points: (p, d).
-        vertices: (m, d).
-        steps: Gradient steps.
+        vertices: (m, d), m at least 1.
+        steps: Number of gradient steps.
 
     Returns:
         (p,) bool.
+
+    Raises:
+        TypeError: If an argument is not a floating-point tensor.
+        ValueError: If the shapes do not match.
     """
-    if vertices.dim() != 2 or points.dim() != 2 or points.shape[1] != vertices.shape[1] or len(vertices) == 0:
-        raise ValueError(f"points {tuple(points.shape)} and vertices {tuple(vertices.shape)} must be (p, d) and (m, d)")
-    centre = vertices.mean(dim=0)
-    v, x = (vertices - centre).double(), (points - centre).double()
+    check_tensor(points, "points", "(p, d)", 2)
+    check_tensor(vertices, "vertices", "(m, d)", 2)
+    if points.shape[1] != vertices.shape[1] or len(vertices) == 0:
+        wanted = f"(m, {points.shape[1]}) with m at least 1, to match points"
+        raise ValueError(f"vertices: expected shape {wanted}, got {tuple(vertices.shape)}.")
+    center = vertices.mean(dim=0)
+    v, x = (vertices - center).double(), (points - center).double()
     rate = 1 / torch.linalg.matrix_norm(v, ord=2).square().clamp(min=1e-300)
     weights = x.new_full((len(x), len(v)), 1 / len(v))
     ahead, speed = weights, 1.0
@@ -81,19 +91,20 @@ def _onto_simplex(rows: Tensor) -> Tensor:
 
 
 def hull_overlap(points: Tensor, labels: Tensor, vertices: Sequence[Tensor]) -> Tensor:
-    """Return which share of each class's points lies in the convex hull of another class.
+    """Compute the fraction of points per class in the convex hull of another class.
 
     Args:
         points: (p, d).
-        labels: (p,) from 0 to C - 1.
-        vertices: For each of C classes (m, d): what its hull is of, such as its points or its active prototypes; of
-            none there is no hull, and nothing lies in it.
+        labels: (p,) class labels in 0..C-1.
+        vertices: For each of C classes (m, d), the points that span its hull: its points or its active prototypes. A
+            class without vertices has no hull.
 
     Returns:
-        (C,): 0 where a class is apart from all others, or has no points; 1 where all its points lie in others' hulls.
+        (C,) fractions: 0 for a class that overlaps with no other or has no points, 1 if all its points lie in hulls of
+        other classes.
     """
-    nowhere = torch.zeros(len(points), dtype=torch.bool, device=points.device)
-    inside = torch.stack([in_hull(points, each) if len(each) else nowhere for each in vertices], dim=1)
+    none = torch.zeros(len(points), dtype=torch.bool, device=points.device)
+    inside = torch.stack([in_hull(points, each) if len(each) else none for each in vertices], dim=1)
     own = torch.nn.functional.one_hot(labels.long(), len(vertices)).bool()
     foreign = (inside & ~own).any(dim=1).double()
     return (own.double().mT @ foreign) / own.sum(dim=0).clamp(min=1)

@@ -1,4 +1,4 @@
-r"""The root of the one scalar equation of soft selection, $\tfrac1n \sum_j \sigma(\tau + l_j) = \mu$."""
+r"""Root of the scalar equation of soft selection, $\tfrac1n \sum_j \sigma(\tau + l_j) = \mu$."""
 
 from __future__ import annotations
 
@@ -8,47 +8,93 @@ import torch
 from torch import Tensor
 
 from winnow.errors import DataError
-from winnow.functional.exporting import is_exporting, threshold_by_sections
 
 Average = Callable[[Tensor], Tensor]
-"""The mean (B, 1) of numbers (B, n) over the items that count, by their masses where they have any."""
+"""Mean (B, 1) of numbers (B, n) over the items that count, weighted by their masses if there are any."""
 
-MAX_STEPS = 60  # plateaus at eps = 1e4 need about 30; bisection alone ends float64 within 60
+MAX_STEPS = 60  # plateaus at eps = 1e4 need about 30; bisection alone resolves float64 within 60
 _QUICK_STEPS = 8
+_POINTS = 32
+_ROUNDS, _ROUNDS_IN_DOUBLE = 7, 13  # 31^7 = 3e10 and 31^13 = 2e19 shrink a bracket of 1e4 to the last digit
 
 
-def selection_threshold(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None = None) -> Tensor:
+def is_exporting() -> bool:
+    """Return whether `torch.export` or `torch.jit.trace` is tracing.
+
+    An exported model can contain plain operators only.
+    """
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return torch.compiler.is_exporting() or tracing
+
+
+def is_capturing(scores: Tensor) -> bool:
+    """Return whether operations on this tensor are captured in a CUDA graph.
+
+    No value can be read during a capture.
+    """
+    return scores.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def selection_threshold(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None = None) -> Tensor:
     r"""Solve $\operatorname{mean}_j \sigma(\tau + l_j) = \mu$, or $\sum_j q_j \sigma(\tau + l_j) = \mu$, for each row.
+
+    Newton steps are used in general, and [`solve_by_bracketing`][winnow.functional.threshold.solve_by_bracketing]
+    where no value may be read: in exported models and CUDA graphs.
 
     Args:
         scores: (B, n), finite where `mask` is true.
-        share: (B, 1) in (0, 1]. Where it is 1 there is no root; any number is returned.
+        mu: (B, 1) in (0, 1]. There is no root where it is 1, and any number is returned.
         mask: (B, n) bool, true for the items that count; None: all.
-        prior: (B, n) masses q, each row summing to one, zero where masked; None: the same for all that count.
+        prior: (B, n) masses q, each row summing to one, zero where masked; None: equal masses for all that count.
 
     Returns:
         (B, 1) thresholds tau, without gradient.
     """
     if is_exporting():
-        return threshold_by_sections(scores, share, mask, prior)
+        return solve_by_bracketing(scores, mu, mask, prior)
     if torch.compiler.is_compiling():
-        tau: Tensor = _threshold_op(scores, share, mask, prior)
+        tau: Tensor = _threshold_op(scores, mu, mask, prior)
         return tau
-    return _solve(scores, share, mask, prior)
+    return _solve(scores, mu, mask, prior)
 
 
-def is_capturing(scores: Tensor) -> bool:
-    """Whether what is done to these numbers goes into a CUDA graph, which can ask nothing either."""
-    return scores.is_cuda and torch.cuda.is_current_stream_capturing()
+def solve_by_bracketing(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
+    r"""Solve $\sum_j q_j\, \sigma(\tau + l_j) = \mu$ in a fixed number of plain operators.
+
+    The left side grows with $\tau$. The first bracket reaches from $\operatorname{logit}\mu - \max_j l_j$ to
+    $\operatorname{logit}\mu - \min_j l_j$. Each round evaluates the left side at 32 points of the bracket; the two
+    that enclose $\mu$ are the next bracket.
+    [`selection_threshold`][winnow.functional.threshold.selection_threshold] describes the arguments. They are not
+    validated.
+    """
+    logit = torch.logit(mu.clamp(max=1 - torch.finfo(scores.dtype).eps))
+    masses = torch.ones_like(scores) if mask is None else mask.to(scores.dtype)
+    masses = masses / masses.sum(dim=1, keepdim=True) if prior is None else prior
+    lowest = scores if mask is None else scores.masked_fill(~mask, torch.inf)
+    highest = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    low, high = logit - highest.amax(dim=1, keepdim=True), logit - lowest.amin(dim=1, keepdim=True)
+    steps = torch.linspace(0, 1, _POINTS, dtype=scores.dtype, device=scores.device)
+    for _ in range(_ROUNDS_IN_DOUBLE if scores.dtype == torch.float64 else _ROUNDS):
+        points = low + (high - low) * steps
+        kept = (masses[:, :, None] * torch.sigmoid(points[:, None] + scores[:, :, None])).sum(dim=1)
+        low = torch.where(kept <= mu, points, low).amax(dim=1, keepdim=True)
+        high = torch.where(kept >= mu, points, high).amin(dim=1, keepdim=True)
+    return (low + high) / 2
+
+
+def fully_masked(empty: Tensor) -> DataError:
+    """Return the error for images (B,) bool without any feature that counts."""
+    image = int(empty.nonzero()[0])
+    return DataError(f"mask: every feature of image {image} of the batch is masked. Keep at least one per image.")
 
 
 @torch.no_grad()
-def _solve(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
-    if is_capturing(scores):  # the steps before the capture have checked
-        return threshold_by_sections(scores, share, mask, prior)
-    _check(scores, share, mask)
-    share = share.clamp(max=1 - torch.finfo(scores.dtype).eps)  # where(share == 1) is decided by the caller
-    logit = torch.logit(share)
+def _solve(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
+    if is_capturing(scores):  # the steps before the capture have validated the arguments
+        return solve_by_bracketing(scores, mu, mask, prior)
+    _check(scores, mu, mask)
+    mu = mu.clamp(max=1 - torch.finfo(scores.dtype).eps)  # the caller handles mu = 1
+    logit = torch.logit(mu)
     if mask is None:
         count: Tensor | int = scores.shape[1]
         lowest, mean = scores.amin(dim=1, keepdim=True), scores.mean(dim=1, keepdim=True)
@@ -65,17 +111,16 @@ def _solve(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | N
         return (prior * values).sum(dim=1, keepdim=True)
 
     tau, found = _quick(scores, logit, average, low, high, logit - mean)
-    return tau if found else _safeguarded(scores, share, average, low, high, tau)
+    return tau if found else _safeguarded(scores, mu, average, low, high, tau)
 
 
-def _check(scores: Tensor, share: Tensor, mask: Tensor | None) -> None:
-    wrong = ~((share > 0) & (share <= 1))  # true also for NaN
+def _check(scores: Tensor, mu: Tensor, mask: Tensor | None) -> None:
+    wrong = ~((mu > 0) & (mu <= 1))  # also true for NaN
     empty = torch.full_like(wrong, scores.shape[1] == 0) if mask is None else ~mask.any(dim=1, keepdim=True)
-    if bool((empty | wrong).any()):  # one question, because each costs a synchronisation on a GPU
+    if bool((empty | wrong).any()):  # read one value, because each read synchronizes a GPU
         if bool(wrong.any()):
-            raise ValueError(f"the share mu must be in (0, 1], not {float(share[wrong][0])}")
-        image = int(empty.squeeze(1).nonzero()[0])
-        raise DataError(f"every feature of image {image} of the batch is masked; leave at least one unmasked")
+            raise ValueError(f"mu: expected fractions in (0, 1], got {float(mu[wrong][0])}.")
+        raise fully_masked(empty.squeeze(1))
 
 
 def _quick(
@@ -83,11 +128,11 @@ def _quick(
 ) -> tuple[Tensor, bool]:
     r"""Take a few Newton steps on $F(\tau) = \operatorname{logit}(\tfrac1n\sum_j s_j) - \operatorname{logit}(\mu)$.
 
-    Scores that are all alike make $F$ a straight line, so scores that differ by little need few steps. Because
-    $|F''| \le 2 |F'|$ everywhere, a step of length $\delta$ leaves an error of about $\delta^2$ at most.
+    $F$ is a straight line for equal scores, so scores that differ little need few steps. Because $|F''| \le 2 |F'|$
+    everywhere, a step of length $\delta$ leaves an error of about $\delta^2$ at most.
 
     Returns:
-        The thresholds, and whether all of them are found.
+        The thresholds, and whether all of them have converged.
     """
     small = torch.finfo(scores.dtype).eps ** 0.5
     for step in range(_QUICK_STEPS):
@@ -96,43 +141,46 @@ def _quick(
         slope = average(s - s * s)
         move = (torch.logit(kept) - logit) * (kept - kept * kept) / slope
         tau = (tau - move).clamp(low, high)
-        # Asking costs a synchronisation on a GPU, so ask there only in the end.
+        # Reading a value synchronizes a GPU, so convergence is checked there only at the end.
         if (tau.device.type == "cpu" or step == _QUICK_STEPS - 1) and float(move.norm()) <= small:
             return tau, True
     return tau, False
 
 
 def _safeguarded(
-    scores: Tensor, share: Tensor, average: Average, low: Tensor, high: Tensor, tau: Tensor
+    scores: Tensor, mu: Tensor, average: Average, low: Tensor, high: Tensor, tau: Tensor
 ) -> Tensor:  # fmt: skip
-    """Take Newton steps on the mean itself inside a shrinking bracket, or halve it, from `tau` on if that is any."""
+    """Take Newton steps on the mean itself inside a shrinking bracket.
+
+    The start is `tau`. A step out of the bracket is replaced by its midpoint.
+    """
     tiny = torch.finfo(scores.dtype).eps
     tau = torch.where(tau.isnan(), (low + high) / 2, tau)
     for step in range(MAX_STEPS):
         s = torch.sigmoid(tau + scores)
-        excess = average(s) - share
+        excess = average(s) - mu
         slope = average(s * (1 - s))
         low = torch.where(excess < 0, tau, low)
         high = torch.where(excess > 0, tau, high)
         newton = tau - excess / slope
-        inside = (newton > low) & (newton < high)  # false also for the NaN and inf of a vanished slope
-        # At the root rounding may point out of the bracket, of which the other end can still be far away: stay.
-        done = (excess.abs() <= 4 * tiny * share) | (newton == tau)
+        inside = (newton > low) & (newton < high)  # also false for NaN and inf from a zero slope
+        # At the root, rounding may point out of a bracket with a far other end. The step is then not halved.
+        done = (excess.abs() <= 4 * tiny * mu) | (newton == tau)
         next_tau = torch.where(inside, newton, torch.where(done, tau, (low + high) / 2))
         settled = done | ((next_tau - tau).abs() <= 2 * tiny * tau.abs().clamp(min=1))
         tau = next_tau
-        # Asking costs a synchronisation on a GPU, so ask there only now and then.
+        # Reading a value synchronizes a GPU, so convergence is checked there every eighth step.
         if (tau.device.type == "cpu" or step % 8 == 7) and bool(settled.all()):
             break
     return tau
 
 
 @torch.library.custom_op("winnow::selection_threshold", mutates_args=())
-def _threshold_op(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
-    """Hide the data-dependent loop from torch.compile, so that a whole model compiles to one graph."""
-    return _solve(scores, share, mask, prior)
+def _threshold_op(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
+    """Hide the data-dependent loop from torch.compile, for a graph without breaks."""
+    return _solve(scores, mu, mask, prior)
 
 
 @_threshold_op.register_fake
-def _(scores: Tensor, share: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
+def _(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
     return scores.new_empty(scores.shape[0], 1)

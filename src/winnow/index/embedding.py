@@ -1,50 +1,57 @@
-"""Images to vectors and thumbnails, a batch at a time; each image is decoded once."""
+"""Images to vectors and thumbnails, batch by batch, and the identity of an image by content hash and path."""
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from winnow.data import ImageSet, Ragged
+from winnow.data import UNLABELED, Decoder, FileImages, ImageSet, RaggedImages, Subset, available_cores
 from winnow.data.crops import crop_batch, test_boxes
-from winnow.data.decode import Decoder, Pixels
+from winnow.data.decoder import Pixels
 from winnow.errors import DataError
-from winnow.functional import NORMALISE
-from winnow.index.hashing import Progress
-from winnow.index.journal import Journal
-from winnow.models import Embedder
+
+if TYPE_CHECKING:
+    from winnow.models import Embedder
 
 THUMBNAIL = 192
 """Longest side of a thumbnail in pixels."""
 
+Progress = Callable[[int, int], None]
+"""Called with (done, total)."""
+
+ProgressFactory = Callable[[str], Progress]
+"""Returns the `Progress` of a phase of work, such as "embedding"."""
+
+
+def no_progress(_title: str) -> Progress:
+    """Return a `Progress` that shows nothing."""
+    return lambda _done, _total: None
+
 
 @dataclass(frozen=True, eq=False)
-class Embedded:
-    """A batch of images made into vectors.
+class EmbeddedBatch:
+    """Vectors and thumbnails of a batch of images."""
 
-    Attributes:
-        indices: Which images of the set.
-        vectors: (B, dim) float32, normalised as the model's config says.
-        thumbnails: A JPEG file of each image, upright; None where they were not asked for.
-        failures: Index and reason of each image of the batch that cannot be read.
-    """
-
-    indices: list[int]
-    vectors: NDArray[np.float32]
-    thumbnails: list[bytes] | None
-    failures: list[tuple[int, DataError]]
+    indices: list[int]  # positions in the image set
+    vectors: NDArray[np.float32]  # (B, dim), normalized as the model config states
+    thumbnails: list[bytes] | None  # upright JPEG of each image; None if not requested
+    failures: list[tuple[int, DataError]]  # position and error of each unreadable image
 
 
 def embed_images(
     model: Embedder, images: ImageSet, indices: Sequence[int], *, batch_size: int = 64, thumbnails: bool = False
-) -> Iterator[Embedded]:
-    """Embed some images of a set in their order; while the network computes, the next batch is decoded."""
+) -> Iterator[EmbeddedBatch]:
+    """Embed images of a set in the given order; the next batch is decoded while the network computes."""
     decoder = Decoder(images, model.config.image.resize)
 
     def decode(index: int) -> Pixels | DataError:
@@ -70,57 +77,29 @@ def embed_images(
                 if len(good) + len(failures) == batch_size:
                     break
             small = [thumbnail(Image.fromarray(each)) for each in pixels] if thumbnails else None
-            yield Embedded(good, embed_pixels(model, pixels), small, failures)
+            yield EmbeddedBatch(good, embed_pixels(model, pixels), small, failures)
     finally:
         decoder.close()
 
 
-@dataclass
-class Made:
-    """What `embed_new` did: how many vectors it made; hashes, and (index, reason), of images that cannot be read."""
-
-    count: int = 0
-    failed: set[str] = field(default_factory=set)
-    reasons: list[tuple[int, str]] = field(default_factory=list)
-
-
-def embed_new(
-    model: Embedder, images: ImageSet, hashes: Sequence[str], known: set[str], journal: Journal, batch_size: int, *,
-    thumbnails: bool, show: Progress,
-) -> Made:  # fmt: skip
-    """Embed into a journal the images whose hash is neither known nor in it; equal files are embedded once."""
-    have = known | journal.hashes()
-    new: dict[str, int] = {}
-    for index, key in enumerate(hashes):
-        if key not in have:
-            new.setdefault(key, index)
-    made, done = Made(), 0
-    for batch in embed_images(model, images, list(new.values()), batch_size=batch_size, thumbnails=thumbnails):
-        journal.add([hashes[index] for index in batch.indices], batch.vectors, batch.thumbnails)
-        made.count += len(batch.indices)
-        made.failed.update(hashes[index] for index, _ in batch.failures)
-        made.reasons += [(index, str(getattr(error, "reason", error))) for index, error in batch.failures]
-        done += len(batch.indices) + len(batch.failures)
-        show(done, len(new))
-    return made
-
-
 @torch.inference_mode()
 def embed_pixels(model: Embedder, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
-    """Return the normalised vectors of images (H, W, 3) that have the model's short side already."""
+    """Return the normalized vectors of images (H, W, 3) that were resized to the short side of the model."""
+    from winnow.functional import NORMALIZERS  # not needed to open and search an index
+
     if not pixels:
         return np.zeros((0, model.config.dim), dtype=np.float32)
     mode, size = model.training, model.crops.size
     sizes = torch.tensor([each.shape[:2] for each in pixels])
     starts = 3 * torch.cat([torch.zeros(1, dtype=torch.int64), sizes.prod(dim=1).cumsum(0)[:-1]])
     flat = torch.cat([torch.from_numpy(np.ascontiguousarray(each)).reshape(-1) for each in pixels])
-    batch = Ragged(flat.to(model.device), starts, sizes[:, 0], sizes[:, 1])
+    batch = RaggedImages(flat.to(model.device), starts, sizes[:, 0], sizes[:, 1])
     model.eval()
     try:
         vectors = model(crop_batch(batch, test_boxes(batch.heights, batch.widths, size), size)).float()
     finally:
         model.train(mode)
-    result: NDArray[np.float32] = NORMALISE[model.config.normalise](vectors).cpu().numpy()
+    result: NDArray[np.float32] = NORMALIZERS[model.config.normalize](vectors).cpu().numpy()
     return result
 
 
@@ -131,3 +110,61 @@ def thumbnail(image: Image.Image, side: int = THUMBNAIL) -> bytes:
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
+
+
+def content_hashes(images: ImageSet, progress: Progress | None = None) -> list[str]:
+    """Return the SHA-256 of the bytes of each image file.
+
+    An image that is no file, or a file that cannot be opened, has the hash of its identity. Decoding reports errors.
+    """
+    hashes: list[str] = []
+    with ThreadPoolExecutor(available_cores()) as pool:  # hashing releases the GIL
+        for found in pool.map(lambda index: _hash(images, index), range(len(images))):
+            hashes.append(found)
+            if progress is not None:
+                progress(len(hashes), len(images))
+    return hashes
+
+
+def full_name(images: ImageSet, index: int) -> str:
+    """Return the absolute path of an image file, or the name of an image that is no file."""
+    file = _file(images, index)
+    return valid_text(images.name(index) if file is None else os.path.abspath(file))
+
+
+def valid_text(name: str) -> str:
+    """Return a name as valid Unicode; file names may be invalid, which a database rejects."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def class_name(images: ImageSet, index: int) -> str | None:
+    """Return the class name of an image; None if unknown."""
+    name = images.class_names[int(images.labels[index])]
+    return None if name == UNLABELED else name
+
+
+def _file(images: ImageSet, index: int) -> str | None:
+    """Return the path of an image file; None if the image is no file."""
+    if isinstance(images, Subset):
+        return _file(images.parent, int(images.indices[index]))
+    return str(images.path(index)) if isinstance(images, FileImages) else None
+
+
+def _hash(images: ImageSet, index: int) -> str:
+    """Return the content hash of one image."""
+    file = _file(images, index)
+    return (None if file is None else file_hash(file)) or text_hash(images.cache_key(index))
+
+
+def file_hash(file: str) -> str | None:
+    """Return the SHA-256 of the bytes of a file; None if it cannot be opened."""
+    try:
+        with open(file, "rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def text_hash(text: str) -> str:
+    """Return the SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

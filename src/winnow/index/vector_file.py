@@ -1,4 +1,4 @@
-"""Vectors of many images in one file: NumPy, Parquet or safetensors, with the images' paths and labels."""
+"""Embeddings of an image set in one file: NumPy, Parquet, or safetensors, with paths and labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from winnow.data import ImageSet
 from winnow.errors import ConfigError, DataError, MissingExtraError
 from winnow.files import write_atomically, write_text
-from winnow.index.embedding import embed_new
-from winnow.index.hashing import Task, content_hashes, full_name, label, silent
-from winnow.index.journal import Journal
-from winnow.models import Embedder
+from winnow.index.embedding import ProgressFactory, class_name, content_hashes, full_name, no_progress
+from winnow.index.update import Journal, embed_new, no_readable_images
+
+if TYPE_CHECKING:
+    from winnow.models import Embedder
 
 SUFFIXES = (".npy", ".parquet", ".safetensors")
 _CHUNK = 4096
@@ -27,17 +28,17 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class EmbeddedFile:
-    """What was written: how many vectors, how many of them made now, and (path, reason) of images left out."""
+    """Result of `embed_to_file`."""
 
     path: Path
-    count: int
-    embedded: int
-    skipped: list[tuple[str, str]]
+    count: int  # number of vectors in the file
+    embedded: int  # number of images embedded by this call
+    skipped: list[tuple[str, str]]  # path and reason of each unreadable image
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file is made of; vectors come from the journal, a chunk at a time."""
+    """Content of a file; vectors are read from the journal, chunk by chunk."""
 
     journal: Journal
     hashes: Sequence[str]
@@ -47,50 +48,60 @@ class _Content:
     model: str
 
     def chunks(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield the rows and the vectors of each chunk."""
         for start in range(0, len(self.hashes), _CHUNK):
-            part = slice(start, min(start + _CHUNK, len(self.hashes)))
-            yield part, np.stack([self.journal.get(key)[0] for key in self.hashes[part]])
+            chunk = slice(start, min(start + _CHUNK, len(self.hashes)))
+            yield chunk, np.stack([self.journal.get(key)[0] for key in self.hashes[chunk]])
 
 
 def embed_to_file(
-    model: Embedder, images: ImageSet, path: str | Path, *, batch_size: int = 64, task: Task = silent
+    model: Embedder,
+    images: ImageSet,
+    path: str | Path,
+    *,
+    batch_size: int = 64,
+    progress: ProgressFactory = no_progress,
 ) -> EmbeddedFile:
-    """Embed images into a file, in their order; after a kill the same call goes on where it stopped.
+    """Embed images into a file, in their order; if the process is killed, the same call resumes.
 
-    `.npy` holds the vectors (N, dim) alone, and paths and labels stand in a `.csv` beside it; `.parquet` has the
-    columns path, label and embedding; `.safetensors` the tensor `embeddings`, and in its metadata the JSON lists
-    `paths` and `labels`. Images that cannot be read are left out.
+    - `.npy` contains the vectors (N, dim); a `.csv` file with the same stem contains paths and labels.
+    - `.parquet` contains the columns `path`, `label`, and `embedding`.
+    - `.safetensors` contains the tensor `embeddings`; its metadata contains the JSON lists `paths` and `labels`.
+
+    Unreadable images are skipped.
 
     Args:
-        model: What makes vectors of images.
-        images: What to embed.
-        path: The file; its suffix says of which kind.
-        batch_size: Images embedded at a time.
-        task: Shows progress.
+        model: Model that embeds the images.
+        images: Images to embed.
+        path: File to write; its suffix selects the format.
+        batch_size: Images per batch of the model.
+        progress: Reports the progress of each phase.
 
     Raises:
-        ConfigError: for another suffix.
-        DataError: when no image can be read.
-        MissingExtraError: for Parquet without pyarrow.
+        ConfigError: If the suffix is unknown.
+        DataError: If no image is readable.
+        MissingExtraError: If pyarrow is not installed and the format is Parquet.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path}: vectors are written as {', '.join(SUFFIXES)}; end the file's name in one of these")
+        raise ConfigError(f"{path}: unknown suffix {path.suffix!r}. Use one of {', '.join(SUFFIXES)}.")
     if path.suffix.lower() == ".parquet":
         _pyarrow()
-    hashes = content_hashes(images, task("reading"))
+    hashes = content_hashes(images, progress("reading"))
     journal = Journal(path.with_name(f".partial-{path.name}.sqlite"), model.fingerprint())
     try:
-        made = embed_new(model, images, hashes, set(), journal, batch_size, thumbnails=False, show=task("embedding"))
-        kept = [index for index, key in enumerate(hashes) if key not in made.failed]
-        skipped = [(full_name(images, index), reason) for index, reason in made.reasons]
-        if not kept:
-            raise DataError(f"none of the {len(images)} images can be read" + f" ({skipped[0][1]})" * bool(skipped))
+        embedded = embed_new(
+            model, images, hashes, set(), journal, batch_size, thumbnails=False, progress=progress("embedding")
+        )
+        readable = [index for index, key in enumerate(hashes) if key not in embedded.failed]
+        skipped = [(full_name(images, index), reason) for index, reason in embedded.reasons]
+        if not readable:
+            raise DataError(no_readable_images(len(images), skipped))
         content = _Content(
             journal,
-            [hashes[index] for index in kept],
-            [full_name(images, index) for index in kept],
-            [label(images, index) for index in kept],
+            [hashes[index] for index in readable],
+            [full_name(images, index) for index in readable],
+            [class_name(images, index) for index in readable],
             model.config.dim,
             model.fingerprint(),
         )
@@ -100,26 +111,29 @@ def embed_to_file(
         journal.close()
         raise
     journal.delete()
-    return EmbeddedFile(path, len(kept), made.count, skipped)
+    return EmbeddedFile(path, len(readable), embedded.count, skipped)
 
 
 def _write_npy(path: Path, content: _Content) -> None:
+    """Write vectors as NumPy, and paths and labels as CSV."""
+
     def write(partial: Path) -> None:
         shape = (len(content.hashes), content.dim)
         vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
-        for part, chunk in content.chunks():
-            vectors[part] = chunk
+        for rows, chunk in content.chunks():
+            vectors[rows] = chunk
         vectors.flush()
 
-    listed = io.StringIO()
-    table = csv.writer(listed, lineterminator="\n")
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
     table.writerow(["path", "label"])
-    table.writerows([one, name or ""] for one, name in zip(content.paths, content.labels, strict=True))
-    write_text(path.with_suffix(".csv"), listed.getvalue())
+    table.writerows([name, label or ""] for name, label in zip(content.paths, content.labels, strict=True))
+    write_text(path.with_suffix(".csv"), text.getvalue())
     write_atomically(path, write)
 
 
 def _write_parquet(path: Path, content: _Content) -> None:
+    """Write vectors, paths, and labels as columns of a Parquet file."""
     arrow, parquet = _pyarrow()
     schema = arrow.schema(
         [("path", arrow.string()), ("label", arrow.string()), ("embedding", arrow.list_(arrow.float32(), content.dim))],
@@ -128,16 +142,16 @@ def _write_parquet(path: Path, content: _Content) -> None:
 
     def write(partial: Path) -> None:
         with parquet.ParquetWriter(str(partial), schema) as writer:
-            for part, chunk in content.chunks():
+            for rows, chunk in content.chunks():
                 vectors = arrow.FixedSizeListArray.from_arrays(arrow.array(chunk.reshape(-1)), content.dim)
-                columns = [arrow.array(content.paths[part]), arrow.array(content.labels[part], arrow.string()), vectors]
+                columns = [arrow.array(content.paths[rows]), arrow.array(content.labels[rows], arrow.string()), vectors]
                 writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
 
     write_atomically(path, write)
 
 
 def _write_safetensors(path: Path, content: _Content) -> None:
-    """Write the format by hand, as its own library wants all vectors in memory: a header's length, header, numbers."""
+    """Write length of the header, header, and values directly; the library needs all vectors in memory."""
     shape = [len(content.hashes), content.dim]
     about = {"paths": json.dumps(content.paths), "labels": json.dumps(content.labels), "model": content.model}
     tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
@@ -154,6 +168,7 @@ def _write_safetensors(path: Path, content: _Content) -> None:
 
 
 def _pyarrow() -> tuple[Any, Any]:
+    """Return the modules pyarrow and pyarrow.parquet."""
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]

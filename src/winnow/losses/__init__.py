@@ -1,51 +1,59 @@
-"""Losses. Each pair loss is one file and one line in `LOSSES`."""
+"""Pair losses, proxy losses, zero-shot regularization, and the proximal penalty."""
 
+from winnow.functional.pairs import Pairs
 from winnow.losses.base import PairLoss
-from winnow.losses.contrastive import C1, C2
-from winnow.losses.lifted import LiftedStructure
-from winnow.losses.margin import Margin
-from winnow.losses.multi_similarity import MultiSimilarity
-from winnow.losses.npair import NPair
-from winnow.losses.pairs import Pairs
-from winnow.losses.proxy_anchor import ProxyAnchor
-from winnow.losses.proxy_nca import ProxyNCA
-from winnow.losses.pull import Pull
-from winnow.losses.soft_triple import SoftTriple
-from winnow.losses.triplet import Triplet
-from winnow.losses.zsr import ZeroShotRegularisation
+from winnow.losses.contrastive import ContrastiveLoss, CosineContrastiveLoss, MarginLoss
+from winnow.losses.proximal import ProximalPenalty
+from winnow.losses.proxy import ProxyAnchorLoss, ProxyLoss, ProxyNCALoss, SoftTripleLoss
+from winnow.losses.reference import ReferenceLoss
+from winnow.losses.softmax import MultiSimilarityLoss, NPairsLoss
+from winnow.losses.triplet import GeneralizedLiftedStructureLoss, TripletMarginLoss
+from winnow.losses.zero_shot import ZeroShotRegularizer
 from winnow.registry import Registry
 
 LOSSES: Registry[PairLoss] = Registry(
     "loss",
     {
-        "c1": C1,
-        "c2": C2,
-        "triplet": Triplet,
-        "ms": MultiSimilarity,
-        "margin": Margin,
-        "npair": NPair,
-        "lifted": LiftedStructure,
-        "proxy_anchor": ProxyAnchor,
-        "proxy_nca": ProxyNCA,
-        "soft_triple": SoftTriple,
+        "c1": CosineContrastiveLoss,
+        "c2": ContrastiveLoss,
+        "triplet": TripletMarginLoss,
+        "ms": MultiSimilarityLoss,
+        "margin": MarginLoss,
+        "npair": NPairsLoss,
+        "lifted": GeneralizedLiftedStructureLoss,
+        "proxy_anchor": ProxyAnchorLoss,
+        "proxy_nca": ProxyNCALoss,
+        "soft_triple": SoftTripleLoss,
     },
     default="ms",
+    aliases={
+        "cosine_contrastive": "c1",
+        "contrastive": "c2",
+        "multi_similarity": "ms",
+        "npairs": "npair",
+        "lifted_structure": "lifted",
+        "pa": "proxy_anchor",
+        "pnca": "proxy_nca",
+        "softtriple": "soft_triple",
+    },
 )
 
 __all__ = [
-    "C1",
-    "C2",
     "LOSSES",
-    "LiftedStructure",
-    "Margin",
-    "MultiSimilarity",
-    "NPair",
+    "ContrastiveLoss",
+    "CosineContrastiveLoss",
+    "GeneralizedLiftedStructureLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
+    "NPairsLoss",
     "PairLoss",
     "Pairs",
-    "ProxyAnchor",
-    "ProxyNCA",
-    "Pull",
-    "SoftTriple",
-    "Triplet",
-    "ZeroShotRegularisation",
+    "ProximalPenalty",
+    "ProxyAnchorLoss",
+    "ProxyLoss",
+    "ProxyNCALoss",
+    "ReferenceLoss",
+    "SoftTripleLoss",
+    "TripletMarginLoss",
+    "ZeroShotRegularizer",
 ]

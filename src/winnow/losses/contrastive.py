@@ -1,87 +1,175 @@
-"""Contrastive losses: C1 on cosine similarity, C2 on distance with a positive margin."""
+"""Contrastive losses: on cosine similarity, on distance, with a trained boundary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from winnow.losses.base import PairLoss, mean_nonzero
-from winnow.losses.pairs import Pairs
+from winnow.functional.pairs import Pairs, check_class_labels
+from winnow.losses.base import Mining, Normalization, PairLoss, mean_nonzero
 
 
-class C1(PairLoss):
-    r"""Contrastive loss on cosine similarity, as cross-batch memory uses it.
+class CosineContrastiveLoss(PairLoss):
+    r"""Contrastive loss on cosine similarity, as used with cross-batch memory (C1).
 
     $$L = \frac1Q \sum_q \Big( \sum_{r \in P_q} [1 - \delta - s_{qr}]_+ + \sum_{r \in N_q} [s_{qr} - m]_+ \Big),
       \qquad \delta = 10^{-5}$$
 
-    The small $\delta$ keeps identical pairs from counting.
+    The gap $\delta$ excludes pairs of identical embeddings.
 
-    When to use it: with `references=memory`, the pairing of its paper. It sums over pairs, so its size grows with the
-    number of references; near convergence only the negatives above the margin are left to learn from.
+    Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020; Hadsell, Chopra, LeCun, CVPR 2006.
 
-    Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020; Hadsell, Chopra and LeCun,
-    CVPR 2006.
+    Use when: references come from a memory (`references=memory`), as in the paper. The loss sums over pairs and grows
+    with the number of references. Near convergence only negatives above the margin contribute.
+
+    Differences: [Thesis] calls this loss C1. PML: `ContrastiveLoss(pos_margin=1, neg_margin=0.5,
+    distance=CosineSimilarity())` averages over the pairs above zero, positives and negatives apart; this loss divides
+    the sum by the number of queries.
 
     Args:
-        margin: Similarity m above which a negative pair is pushed apart.
+        neg_margin: Similarity above which a negative pair has a loss, in [-1, 1).
+        normalize: Normalization before comparison: "unit", "ball", None, or a function.
+        miner: Selects the pairs to compare. None compares all pairs.
     """
 
+    aliases: ClassVar[Mapping[str, str]] = {"margin": "neg_margin"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cub": {"margin": 0.5},
-        "cars": {"margin": 0.5},
-        "sop": {"margin": 0.5},
-        "inshop": {"margin": 0.5},
+        "cub": {"neg_margin": 0.5},
+        "cars": {"neg_margin": 0.5},
+        "sop": {"neg_margin": 0.5},
+        "inshop": {"neg_margin": 0.5},
     }
 
-    def __init__(self, *, margin: float = 0.5) -> None:
-        super().__init__()
-        self.margin = margin
+    def __init__(
+        self, *, neg_margin: float = 0.5, normalize: Normalization = "unit", miner: Mining | None = None
+    ) -> None:
+        super().__init__(normalize=normalize, miner=miner)
+        self.neg_margin = neg_margin
 
-    def compare(self, pairs: Pairs) -> Tensor:
+    def compute_loss(self, pairs: Pairs) -> Tensor:
         """Return the scalar loss of the pairs."""
-        s = pairs.cosines()
-        pull = (1 - 1e-5 - s).relu() * pairs.positives
-        push = (s - self.margin).relu() * pairs.negatives
-        return (pull.sum() + push.sum()) / max(len(pairs.queries), 1)
+        s = pairs.similarities()
+        attract = (1 - 1e-5 - s).relu() * pairs.positives
+        repel = (s - self.neg_margin).relu() * pairs.negatives
+        return (attract.sum() + repel.sum()) / max(len(pairs.queries), 1)
 
 
-class C2(PairLoss):
-    r"""Contrastive loss on Euclidean distance with a margin for positives too.
+class ContrastiveLoss(PairLoss):
+    r"""Contrastive loss on Euclidean distances with positive and negative margins (C2).
 
     $$L = \operatorname{mean}_{+} [d_{qr} - m_+]_+ + \operatorname{mean}_{-} [m_- - d_{qr}]_+$$
 
-    over positive and negative pairs, each mean taken over the pairs whose term is above zero, by more than rounding
-    (1e-5).
+    Each mean is over the pairs of its kind with a term above 1e-5. $d$ is the distance of L2-normalized embeddings, in
+    [0, 2].
 
-    When to use it: as a simple and strong baseline, the documents' own, for GSP and for CCP alike. Its margins are
-    distances between unit vectors and want tuning for each data set; the presets are the documents'. A negative
-    margin near 1, about what images of other classes are apart in a pretrained network, pushes from the first step.
+    Reference: Hadsell, Chopra, LeCun, CVPR 2006; margins as in Wu et al., "Sampling Matters in Deep Embedding
+    Learning", ICCV 2017, with $m_\pm = \beta \mp \alpha$.
 
-    Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017 (with $m_\pm = \beta \mp \alpha$).
+    Use when: you need a simple, strong baseline. Tune both margins per dataset. Keep `neg_margin` near 1 with a frozen
+    backbone or with CCP: that is about the distance of classes in a pretrained network.
+
+    Differences: [Thesis] calls this loss C2; its margins are the presets. PML `ContrastiveLoss(pos_margin, neg_margin)`
+    averages terms above 0 instead of 1e-5 and is equal otherwise.
 
     Args:
-        positive_margin: Distance below which a positive pair is near enough.
-        negative_margin: Distance above which a negative pair is far enough.
+        pos_margin: Distance below which a positive pair has zero loss, in [0, 2).
+        neg_margin: Distance above which a negative pair has zero loss, in (0, 2].
+        normalize: Normalization before comparison: "unit", "ball", None, or a function.
+        miner: Selects the pairs to compare. None compares all pairs.
     """
 
+    aliases: ClassVar[Mapping[str, str]] = {"positive_margin": "pos_margin", "negative_margin": "neg_margin"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cub": {"positive_margin": 0.0, "negative_margin": 0.3841},
-        "cars": {"positive_margin": 0.2652, "negative_margin": 0.5409},
-        "sop": {"positive_margin": 0.2858, "negative_margin": 0.5130},
-        "inshop": {"positive_margin": 0.2858, "negative_margin": 0.5130},
+        "cub": {"pos_margin": 0.0, "neg_margin": 0.3841},
+        "cars": {"pos_margin": 0.2652, "neg_margin": 0.5409},
+        "sop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
+        "inshop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
     }
 
-    def __init__(self, *, positive_margin: float = 0.0, negative_margin: float = 1.0) -> None:
-        super().__init__()
-        self.positive_margin = positive_margin
-        self.negative_margin = negative_margin
+    def __init__(
+        self,
+        *,
+        pos_margin: float = 0.0,
+        neg_margin: float = 1.0,
+        normalize: Normalization = "unit",
+        miner: Mining | None = None,
+    ) -> None:
+        super().__init__(normalize=normalize, miner=miner)
+        self.pos_margin = pos_margin
+        self.neg_margin = neg_margin
 
-    def compare(self, pairs: Pairs) -> Tensor:
+    def compute_loss(self, pairs: Pairs) -> Tensor:
         """Return the scalar loss of the pairs."""
         d = pairs.distances()
-        pull = (d - self.positive_margin).relu() * pairs.positives
-        push = (self.negative_margin - d).relu() * pairs.negatives
-        return mean_nonzero(pull) + mean_nonzero(push)
+        attract = (d - self.pos_margin).relu() * pairs.positives
+        repel = (self.neg_margin - d).relu() * pairs.negatives
+        return mean_nonzero(attract) + mean_nonzero(repel)
+
+
+class MarginLoss(PairLoss):
+    r"""Margin loss: positives below and negatives above a trainable boundary.
+
+    $$L = \operatorname{mean}_{+} \big( [d_{qp} - \beta + \alpha]_+,\; [\beta + \alpha - d_{qn}]_+ \big) + \nu \beta$$
+
+    One mean covers the terms above zero of both kinds; $\alpha$ is the margin. With a boundary per class, a pair uses
+    $\beta_{y_q}$ of its query's class, and $\nu$ weights the mean of all boundaries.
+
+    Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017.
+
+    Use when: the right distance between classes is unknown. The paper draws negatives by distance:
+    `miner=distance_weighted`. Boundaries learn slowly at the rate of the network:
+    `train.lr_multipliers={'loss.beta': 100}` speeds them up.
+
+    Differences: without a miner all pairs count, where the paper samples negatives. PML `MarginLoss(margin, nu, beta,
+    num_classes)` counts a pair once per triplet it is in, and trains $\beta$ only with `learn_beta=True`.
+
+    Args:
+        num_classes: Number of classes C. In Python it gives each class its own boundary; labels are then 0 .. C - 1.
+        margin: Half the width of the band between positives and negatives.
+        beta: Initial distance of the boundary, which is trained.
+        nu: Weight of the boundary itself, which keeps it from growing.
+        per_class: Whether each class has its own boundary. The config default is false.
+        normalize: Normalization before comparison: "unit", "ball", None, or a function.
+        miner: Selects the pairs to compare. None compares all pairs.
+
+    Raises:
+        ValueError: If `per_class` is true and `num_classes` is missing.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {"alpha": "margin"}
+    setting_defaults: ClassVar[Mapping[str, Any]] = {"per_class": False}
+    """Defaults in a config, where the number of classes is always available."""
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        *,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        nu: float = 0.0,
+        per_class: bool | None = None,
+        normalize: Normalization = "unit",
+        miner: Mining | None = None,
+    ) -> None:
+        super().__init__(normalize=normalize, miner=miner)
+        if per_class and num_classes is None:
+            raise ValueError("num_classes: required for a boundary per class. Pass the number of training classes.")
+        self.per_class = num_classes is not None if per_class is None else per_class
+        self.margin, self.nu = margin, nu
+        shape = (num_classes,) if self.per_class and num_classes else ()
+        self.beta = nn.Parameter(torch.full(shape, float(beta)))
+
+    def compute_loss(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        d = pairs.distances()
+        beta = self.beta.to(d.dtype)
+        if self.per_class:
+            check_class_labels(pairs.labels, len(beta))
+        boundary = beta[pairs.labels, None] if self.per_class else beta
+        attract = (d - boundary + self.margin).relu() * pairs.positives
+        repel = (boundary + self.margin - d).relu() * pairs.negatives
+        active = (attract > 0).sum() + (repel > 0).sum()
+        return (attract.sum() + repel.sum()) / active.clamp(min=1) + self.nu * beta.mean()

@@ -1,9 +1,27 @@
-"""Backbones, heads and the embedding model made of the two."""
+"""Backbones, heads, and the embedding model made of both."""
 
-from winnow.models.backbone import Backbone
+from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, probe_features
 from winnow.models.config import BackboneConfig, ImageConfig, ModelConfig
-from winnow.models.embedder import Embedder
-from winnow.models.head import Head
-from winnow.models.networks import build_backbone
+from winnow.models.embedder import Embedder, ImageLike, PoolingMap, grid_shape
+from winnow.models.factory import build_backbone, ensure_torchvision, register_network, resolve_image_size
+from winnow.models.head import Head, principal_directions
 
-__all__ = ["Backbone", "BackboneConfig", "Embedder", "Head", "ImageConfig", "ModelConfig", "build_backbone"]
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Backbone",
+    "BackboneConfig",
+    "Embedder",
+    "Head",
+    "ImageConfig",
+    "ImageLike",
+    "ModelConfig",
+    "PoolingMap",
+    "build_backbone",
+    "ensure_torchvision",
+    "grid_shape",
+    "principal_directions",
+    "probe_features",
+    "register_network",
+    "resolve_image_size",
+]

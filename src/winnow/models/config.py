@@ -32,6 +32,7 @@ class BackboneConfig(Section):
     """Network that computes local features."""
 
     shorthand: ClassVar[str | None] = "name"
+    value_aliases: ClassVar[Mapping[str, Mapping[str, str]]] = {"tokens": {"local": "patch", "class": "cls"}}
 
     name: str = Field(
         "tf_efficientnet_lite0",
@@ -45,8 +46,8 @@ class BackboneConfig(Section):
     stride: int | None = Field(
         None, description="pixels per step of the feature map (8, 16, 32); default the network's last map"
     )
-    tokens: Literal["local", "class"] = Field(
-        "local", description="output of a transformer: its 'local' tokens, or its 'class' token alone"
+    tokens: Literal["patch", "cls"] = Field(
+        "patch", description="output of a transformer: its 'patch' tokens, or its 'cls' token alone"
     )
     train: Literal["auto", "frozen", "full"] = Field(
         "auto", description="'frozen' trains the head on cached feature maps, 'full' fine-tunes; auto: full on a GPU"
@@ -66,13 +67,15 @@ class ImageConfig(Section):
 class ModelConfig(Section):
     """Embedding model."""
 
+    aliases: ClassVar[Mapping[str, str]] = {"normalise": "normalize"}
+
     backbone: BackboneConfig = Field(default_factory=BackboneConfig)
     pooling: Annotated[SerializeAsAny[PartSettings], BeforeValidator(POOLINGS.resolve)] = Field(
         default_factory=lambda: POOLINGS.resolve({}),
         description="pooling of local features into one vector: a name, and the settings of that pooling",
     )
     dim: int = Field(512, ge=1, description="size of the embedding")
-    normalise: Literal["unit", "ball"] = Field(
+    normalize: Literal["unit", "ball"] = Field(
         "unit",
         description="normalization of embeddings in training and evaluation: 'unit' length, or 'ball', "
         "u / max(1, |u|), which keeps the length of short embeddings (chapter 3 of [Thesis])",
@@ -175,6 +178,3 @@ def _known_keys(section: type[Section], prefix: str) -> list[str]:
             inner = section_of(field)
             keys += [f"{name}.{key}" for key in inner.model_fields] if inner is not None else []
     return keys
-
-
-set_apart = fingerprint_settings  # until every caller has moved

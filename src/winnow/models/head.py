@@ -1,117 +1,162 @@
-"""The head: projection and pooling, in the order the pooling asks for."""
+"""The head: linear projection and pooling, in the order that the pooling needs."""
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from collections.abc import Mapping
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from winnow.functional import Pooled
-from winnow.pooling import POOLINGS, Pooling
+from winnow.errors import ConfigError
+from winnow.functional import PoolingOutput
+from winnow.pooling import POOLINGS, Pooling, PrototypePooling
 from winnow.pooling.base import as_tokens
-from winnow.pooling.prototypes import PrototypePooling
 from winnow.registry import PartSettings
 
-NO_VARIANCE = 1e-10
-"""Of the largest: what rounding makes of none in features of single precision."""
+ZERO_VARIANCE = 1e-10
+"""Fraction of the largest variance below which a variance is rounding noise of single precision."""
 
 
 class Head(nn.Module):
-    """Local features (B, C, H, W) or (B, N, C) to embeddings (B, dim).
+    """Map local features (B, C, H, W) or (B, N, C) to embeddings (B, dim).
 
-    A pooling of the "raw" map is followed by the projection, one of the "projected" map comes after it. The
-    projection is linear without bias, so for average pooling the two orders are the same function. A guided pooling
-    gets both: it pools the raw map by the projected one.
+    A pooling of stage "raw" pools the features, then projects the result. A pooling of stage "projected" projects
+    first. The projection is linear without bias, so both orders are the same function for average pooling. A guided
+    pooling pools the raw features by weights from the projected ones.
 
     Args:
-        width: Channels C of the local features.
+        in_features: Channels C of the local features.
         dim: Size of the embedding.
-        pooling: Name and settings of the pooling.
-        positions: Number of local features of an image, for a pooling that takes one number only.
+        pooling: Name, or name and settings, of the pooling.
+        positions: Number of local features per image, for poolings that need a fixed number.
+        projection: Use a projection. Without one, the pooling works on the features as they are.
+
+    Raises:
+        ConfigError: If `projection` is false and the pooled features do not have size `dim`.
     """
 
-    def __init__(self, width: int, dim: int, pooling: PartSettings, *, positions: int = 49) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        dim: int,
+        pooling: str | Mapping[str, Any] | PartSettings,
+        *,
+        positions: int = 49,
+        projection: bool = True,
+    ) -> None:
         super().__init__()
-        kind = POOLINGS[pooling["name"]]
-        projects_first = kind.pools == "projected"
-        local = kind.local_width(dim, pooling)  # a pooling that makes several vectors of each projects to less than dim
-        self.projection = nn.Linear(width, local, bias=False)
-        nn.init.xavier_uniform_(self.projection.weight)
+        settings = POOLINGS.resolve(pooling)
+        kind = POOLINGS[settings.name]
+        local = kind.local_width(dim, settings)  # below dim if the pooling concatenates several vectors
+        self.projection: nn.Module = nn.Identity()
+        if projection:
+            self.projection = nn.Linear(in_features, local, bias=False)
+            nn.init.xavier_uniform_(self.projection.weight)
+        elif in_features != local or kind.needs_guide:
+            raise ConfigError(
+                f"dim: a head without projection has size {in_features} with pooling '{settings.name}', got {dim}. "
+                "Use a projection."
+            )
+        projects_first = kind.stage == "projected"
         self.pooling: Pooling = POOLINGS.build(
-            pooling, width=local if projects_first else width, dim=dim, positions=positions
+            settings, in_features=local if projects_first else in_features, dim=dim, positions=positions
         )
 
     @torch.no_grad()
-    def start_from(self, vectors: Tensor) -> None:
-        """Set the projection to the principal directions of image vectors (N, C), at the scale it has.
+    def init_projection(self, *, vectors: Tensor | None = None, directions: Tensor | None = None) -> None:
+        """Set the rows of the projection to principal directions, keeping its norm.
 
-        It then loses as little of the backbone's features as a projection can, and training only has to improve on
-        them; a random one throws away what a small data set cannot teach again. Its rows are orthonormal up to the
-        scale, so that with dim = C it loses nothing; with dim > C the rows beyond stay random.
+        A projection on principal directions keeps as much variance of the backbone features as `dim` allows. Rows are
+        orthonormal up to one scale. If fewer directions than rows are given, the other rows stay random.
+
+        Args:
+            vectors: Image vectors (N, C), such as averaged local features, to compute the directions from.
+            directions: Precomputed directions (k, C), most important first.
+
+        Raises:
+            ValueError: If not exactly one of both is given, or the head has no projection.
         """
-        self.start_along(principal_directions(vectors))
-
-    @torch.no_grad()
-    def start_along(self, directions: Tensor) -> None:
-        """Set the projection to directions (k, C), the first of them first, at the scale it has."""
+        if not isinstance(self.projection, nn.Linear):
+            raise ValueError("Head: no projection to initialize. Create the head with projection=True.")
+        if vectors is not None and directions is None:
+            directions = principal_directions(vectors)
+        elif directions is None or vectors is not None:
+            raise ValueError("init_projection: expected exactly one of vectors and directions.")
         weight = self.projection.weight
-        kept = directions[: len(weight)]
-        weight[: len(kept)] = kept.to(weight) * weight.norm() / len(weight) ** 0.5
+        rows = directions[: len(weight)]
+        weight[: len(rows)] = rows.to(weight) * weight.norm() / len(weight) ** 0.5
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a pooling that sets its prototypes from data has done so."""
-        return not isinstance(self.pooling, PrototypePooling) or self.pooling.is_ready
+    def prototypes_ready(self) -> bool:
+        """Whether the prototypes were set from data; true for poolings without prototypes."""
+        return not isinstance(self.pooling, PrototypePooling) or self.pooling.prototypes_ready
 
     def project(self, features: Tensor) -> Tensor:
-        """Return projected local features (B, n, local) of a map or of tokens."""
-        if features.ndim == 4 and features.is_cuda:
-            # A convolution is computed at the precision of the backbone's own (TF32, unless torch is told otherwise):
-            # seven times as fast as a product in float32, which would be most of what learned pooling adds to a step.
+        """Return the projected local features (B, n, d) of a map or of tokens."""
+        if features.ndim == 4 and features.is_cuda and isinstance(self.projection, nn.Linear):
+            # A convolution runs at the precision of the backbone's convolutions (TF32 by default). It is seven times
+            # as fast as a float32 product, which would take most of the time that learned pooling adds to a step.
             return as_tokens(conv2d(features, self.projection.weight[:, :, None, None]))
         projected: Tensor = self.projection(as_tokens(features))
         return projected
 
     @overload
-    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
+    def forward(
+        self, features: Tensor, mask: Tensor | None = None, *, return_details: Literal[False] = False
+    ) -> Tensor: ...
     @overload
-    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
-    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
-        """Return embeddings, or with `details` a `Pooled` that also has weights and attributes."""
-        # Distances to prototypes and the pooled sum keep full precision under autocast; both are small.
+    def forward(
+        self, features: Tensor, mask: Tensor | None = None, *, return_details: Literal[True]
+    ) -> PoolingOutput: ...
+    def forward(
+        self, features: Tensor, mask: Tensor | None = None, *, return_details: bool = False
+    ) -> Tensor | PoolingOutput:
+        """Return embeddings (B, dim), or with `return_details` also the pooling weights and attributes.
+
+        Args:
+            features: Feature map (B, C, H, W) or tokens (B, N, C).
+            mask: (B, N) or (B, H, W) bool; true for features to pool. Default: all.
+            return_details: Return a [`PoolingOutput`][winnow.functional.PoolingOutput].
+        """
+        # Prototype distances and the weighted sum stay in full precision under autocast; both are cheap.
         with torch.autocast(features.device.type, enabled=False):
-            features = features.to(self.projection.weight.dtype)
+            features = features.to(self._dtype(features))
             flat = None if mask is None else mask.flatten(1)
-            result: Pooled
-            if self.pooling.pools == "projected":
-                result = self.pooling(self.project(features), flat, details=True)
+            result: PoolingOutput
+            if self.pooling.stage == "projected":
+                result = self.pooling(self.project(features), flat, return_details=True)
             else:
-                guide = self.project(features) if self.pooling.guided else None
-                result = self.pooling(features, flat, guide=guide, details=True)
-                result = result._replace(pooled=self.projection(result.pooled))
-        return result if details else result.pooled
+                guide = self.project(features) if self.pooling.needs_guide else None
+                result = self.pooling(features, flat, guide=guide, return_details=True)
+                result = result._replace(vector=self.projection(result.vector))
+        return result if return_details else result.vector
+
+    def _dtype(self, features: Tensor) -> torch.dtype:
+        if isinstance(self.projection, nn.Linear):
+            return self.projection.weight.dtype
+        return torch.promote_types(features.dtype, torch.float32)
 
 
 @torch.no_grad()
 def principal_directions(vectors: Tensor) -> Tensor:
-    """Return the principal directions (C, C) of vectors (N, C), as rows, that of the most variance first.
+    """Return the principal directions (C, C) of vectors (N, C) as rows, by decreasing variance.
 
-    Those without variance, of which few images leave many, are any that are at right angles to the others. Which ones
-    is settled here and not by rounding, or runs would differ with the number of threads.
+    Directions without variance, which few vectors leave many of, are a fixed orthonormal completion. They do not
+    depend on rounding, so runs agree for any number of threads.
     """
-    vectors = vectors.double().cpu()  # once, and the same on every device
-    centred = vectors - vectors.mean(dim=0)
-    variances, columns = torch.linalg.eigh(centred.mT @ centred)
+    vectors = vectors.double().cpu()  # computed once, and equal on every device
+    centered = vectors - vectors.mean(dim=0)
+    variances, columns = torch.linalg.eigh(centered.mT @ centered)
     directions: Tensor = columns.flip(1).mT
-    rank = int((variances > NO_VARIANCE * variances.max()).sum())
+    rank = int((variances > ZERO_VARIANCE * variances.max()).sum())
     if rank < len(directions):
         others = torch.randn(
             len(directions), len(directions) - rank, generator=torch.Generator().manual_seed(0)
         ).double()
-        kept = directions[:rank].mT
-        others -= kept @ (kept.mT @ others)
-        directions = torch.cat([kept, torch.linalg.qr(others).Q], dim=1).mT
-    # A direction's sign is arbitrary; fixing it keeps runs the same across machines.
+        spanned = directions[:rank].mT
+        others -= spanned @ (spanned.mT @ others)
+        directions = torch.cat([spanned, torch.linalg.qr(others).Q], dim=1).mT
+    # The sign of a direction is arbitrary; a fixed sign keeps runs equal across machines.
     return directions * torch.where(directions.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)

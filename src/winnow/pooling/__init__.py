@@ -1,23 +1,20 @@
-"""Poolings: from local features to one vector per image. Each is one file and one line in `POOLINGS`."""
+"""Poolings: from local features to one vector per image, by name in `POOLINGS`."""
 
-from winnow.pooling.average import GAP
-from winnow.pooling.average_maximum import GAPGMP
-from winnow.pooling.base import Pooling
-from winnow.pooling.cbam import CBAM
-from winnow.pooling.crow import CroW
-from winnow.pooling.delf import DeLF
-from winnow.pooling.gemax import GeMax
-from winnow.pooling.gemean import GeMean
-from winnow.pooling.gsop import GSoP
-from winnow.pooling.gsp import GSP
-from winnow.pooling.gsp_combined import GMPGSP, GeMeanGSP
-from winnow.pooling.maximum import GMP, ProjectedGMP
-from winnow.pooling.netvlad import NetVLAD
-from winnow.pooling.otp import OTP
-from winnow.pooling.prototypes import PrototypePooling
-from winnow.pooling.solar import SOLAR
-from winnow.pooling.tsmk import TSMK
-from winnow.pooling.weldon import WELDON
+from winnow.pooling.attention import CBAM, TSMK, CroW, DeLF
+from winnow.pooling.base import (
+    MaskedBatchNorm,
+    Pooling,
+    as_tokens,
+    display_weights,
+    masked_float,
+    uniform_weights,
+    weighted_sum,
+)
+from winnow.pooling.codebook import OTP, NetVLAD
+from winnow.pooling.gsp import GMPGSP, GSP, GeMGSP, GSPGuidedPooling, pool_residual
+from winnow.pooling.mean_max import GAP, GMP, WELDON, AverageMaxPooling, GeM, GeMax, ProjectedMaxPooling
+from winnow.pooling.prototypes import PrototypePooling, PrototypesNotSetWarning
+from winnow.pooling.second_order import SOLAR, GSoP
 from winnow.registry import Registry
 
 POOLINGS: Registry[Pooling] = Registry(
@@ -25,13 +22,13 @@ POOLINGS: Registry[Pooling] = Registry(
     {
         "gap": GAP,
         "gmp": GMP,
-        "gmp_projected": ProjectedGMP,
-        "gap_gmp": GAPGMP,
+        "gmp_projected": ProjectedMaxPooling,
+        "gap_gmp": AverageMaxPooling,
         "cbam": CBAM,
         "crow": CroW,
         "delf": DeLF,
         "gemax": GeMax,
-        "gemean": GeMean,
+        "gemean": GeM,
         "gsop": GSoP,
         "otp": OTP,
         "solar": SOLAR,
@@ -40,15 +37,15 @@ POOLINGS: Registry[Pooling] = Registry(
         "weldon": WELDON,
         "gsp": GSP,
         "gmp_gsp": GMPGSP,
-        "gemean_gsp": GeMeanGSP,
+        "gemean_gsp": GeMGSP,
     },
     default="gsp",
+    aliases={"gem": "gemean", "avgmax": "gap_gmp", "gem_gsp": "gemean_gsp"},
 )
 
 __all__ = [
     "CBAM",
     "GAP",
-    "GAPGMP",
     "GMP",
     "GMPGSP",
     "GSP",
@@ -57,14 +54,24 @@ __all__ = [
     "SOLAR",
     "TSMK",
     "WELDON",
+    "AverageMaxPooling",
     "CroW",
     "DeLF",
+    "GSPGuidedPooling",
     "GSoP",
+    "GeM",
+    "GeMGSP",
     "GeMax",
-    "GeMean",
-    "GeMeanGSP",
+    "MaskedBatchNorm",
     "NetVLAD",
     "Pooling",
-    "ProjectedGMP",
+    "ProjectedMaxPooling",
     "PrototypePooling",
+    "PrototypesNotSetWarning",
+    "as_tokens",
+    "display_weights",
+    "masked_float",
+    "pool_residual",
+    "uniform_weights",
+    "weighted_sum",
 ]

@@ -8,8 +8,8 @@ from winnow.errors import ConfigError
 from winnow.protocols.variants import Variant
 
 ITS_OWN = (
-    "seed", "train.test", "train.keep_embeddings", "data", "data.path", "data.root", "data.fold", "data.folds",
-    "data.train_classes", "data.val_classes", "data.test_classes", "data.val_share", "data.test_share",
+    "seed", "train.run_test", "train.save_embeddings", "data", "data.path", "data.root", "data.fold", "data.num_folds",
+    "data.train_classes", "data.val_classes", "data.test_classes", "data.val_fraction", "data.test_fraction",
 )  # fmt: skip
 """Settings that make a protocol what it is: which classes train, choose and test, and how its runs are told apart."""
 OF_METHODS = tuple(f"{part}{end}" for part in ("loss", "pooling", "references") for end in ("", ".name"))

@@ -7,12 +7,11 @@ from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.models.config import Section, section_of
-from winnow.training.config import Config, make_config
-from winnow.training.prepare import resolve_config
-from winnow.training.same import differing
+from winnow.training.build import resolve_config
+from winnow.training.config import RunConfig, first_difference, make_config
 
 
-def flat(config: Config) -> dict[str, Any]:
+def flat(config: RunConfig) -> dict[str, Any]:
     """Return a config's set values by dotted key."""
     found: dict[str, Any] = {}
 
@@ -31,7 +30,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Undo `flat`: only sections are parted at dots, since patterns of parameters have dots of their own."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        section: type[Section] | None = Config
+        section: type[Section] | None = RunConfig
         place, rest = tree, key
         while section is not None:
             name, _, rest = rest.partition(".")
@@ -46,7 +45,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def changed(asked: Config, begun: Mapping[str, Any]) -> str | None:
+def changed(asked: RunConfig, begun: Mapping[str, Any]) -> str | None:
     """Return, in words, the first setting that a search was begun with otherwise; None where it may go on.
 
     What winnow did not have then has its default.
@@ -60,9 +59,11 @@ def changed(asked: Config, begun: Mapping[str, Any]) -> str | None:
     except ConfigError as error:
         return f"settings, which winnow no longer takes ({error})"
     # The second is for image.crop and the like: set to their default they are not what they are when left to the data.
-    key = differing(_all(asked), _all(made)) or differing(_all(resolve_config(asked)), _all(resolve_config(made)))
+    key = first_difference(_all(asked), _all(made)) or first_difference(
+        _all(resolve_config(asked)), _all(resolve_config(made))
+    )
     return None if key is None else f"settings, first of all {key}"
 
 
-def _all(config: Config) -> dict[str, Any]:
+def _all(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json")

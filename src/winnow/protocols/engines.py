@@ -13,17 +13,17 @@ from typing import Any
 from winnow.errors import MissingExtraError, TrainingError, WinnowError
 from winnow.protocols.cluster import check_room, connect
 from winnow.protocols.runs import Engine
-from winnow.training import Monitor, Outcome, RunFolder, make_config, run_pack, run_training
-from winnow.training.plan import Planned
+from winnow.training import Callback, RunDir, RunOutcome, RunResult, make_config, train, train_in_parallel
+from winnow.training.sweep import PlannedRun
 
 RETRIES = 3
 
 
-def packed(*, at_once: int | None = None, monitor: Callable[[Planned], Monitor] = lambda run: Monitor()) -> Engine:
+def packed(*, at_once: int | None = None, monitor: Callable[[PlannedRun], Callback] = lambda run: Callback()) -> Engine:
     """Return the engine that trains runs side by side in this process."""
 
-    def train(runs: Sequence[Planned], ended: Callable[[Outcome], None]) -> list[Outcome]:
-        return run_pack(runs, at_once=at_once, monitor=monitor, ended=ended)
+    def train(runs: Sequence[PlannedRun], ended: Callable[[RunOutcome], None]) -> list[RunOutcome]:
+        return train_in_parallel(runs, jobs=at_once, callback=monitor, on_end=ended)
 
     return train
 
@@ -48,7 +48,7 @@ def on_ray(*, gpus: float = 1.0, cpus: float = 1.0, address: str | None = None) 
     except ImportError:
         raise MissingExtraError("ray", "ray", "--engine ray") from None
 
-    def train(runs: Sequence[Planned], ended: Callable[[Outcome], None]) -> list[Outcome]:
+    def train(runs: Sequence[PlannedRun], ended: Callable[[RunOutcome], None]) -> list[RunOutcome]:
         mine = not ray.is_initialized()
         if mine:
             connect(ray, address)
@@ -56,7 +56,7 @@ def on_ray(*, gpus: float = 1.0, cpus: float = 1.0, address: str | None = None) 
             check_room(ray.nodes(), gpus=gpus, cpus=cpus)
             task = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=RETRIES)(train_one)
             waiting = {task.remote(Order.of(run)): run for run in runs}
-            outcomes: dict[int, Outcome] = {}
+            outcomes: dict[int, RunOutcome] = {}
             while waiting:
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
                 run = waiting.pop(done)
@@ -64,7 +64,7 @@ def on_ray(*, gpus: float = 1.0, cpus: float = 1.0, address: str | None = None) 
                     outcome = ray.get(done).outcome(run)
                 except ray.exceptions.RayError as error:
                     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                    outcome = Outcome(run, error=TrainingError(f"its worker was lost too often ({reason})"))
+                    outcome = RunOutcome(run, error=TrainingError(f"its worker was lost too often ({reason})"))
                 outcomes[id(run)] = outcome
                 ended(outcome)
             return [outcomes[id(run)] for run in runs]
@@ -85,39 +85,39 @@ class Order:
     command: list[str]
 
     @classmethod
-    def of(cls, run: Planned) -> Order:
+    def of(cls, run: PlannedRun) -> Order:
         """Write a run down."""
         # Only what was set: some defaults depend on the machine.
         config = run.config.model_dump(mode="json", exclude_unset=True)
-        return cls(config, str(run.folder.path.resolve()), os.getcwd(), sys.argv)
+        return cls(config, str(run.run_dir.path.resolve()), os.getcwd(), sys.argv)
 
 
 @dataclass(frozen=True)
 class Answer:
     """How it ended: errors as text, because a raised one might not travel."""
 
-    result: dict[str, Any] | None = None
+    result: RunResult | None = None
     error: str = ""
-    trace: str = ""
+    traceback: str = ""
 
-    def outcome(self, run: Planned) -> Outcome:
+    def outcome(self, run: PlannedRun) -> RunOutcome:
         """Return it as the other engine does."""
         if self.result is None:
-            return Outcome(run, error=TrainingError(self.error), trace=self.trace)
-        return Outcome(run, result=self.result)
+            return RunOutcome(run, error=TrainingError(self.error), traceback=self.traceback)
+        return RunOutcome(run, result=self.result)
 
 
 def train_one(order: Order) -> Answer:
     """Train one run on the node this is called on, or go on with it, or read what came of it."""
     os.chdir(order.working_folder)
     sys.argv = list(order.command)
-    folder = RunFolder(Path(order.folder))
+    folder = RunDir(Path(order.folder))
     try:
         result = folder.read_result()
         if result is not None:  # the worker was lost between writing it and telling
             return Answer(result)
-        return Answer(run_training(make_config(order.config), folder, resume=folder.config_file.is_file()))
+        return Answer(train(make_config(order.config), folder, resume=folder.config_file.is_file()))
     except WinnowError as error:
         return Answer(error=str(error))
     except Exception as error:  # a fault of winnow's, told with its place
-        return Answer(error=str(error) or type(error).__name__, trace=traceback.format_exc())
+        return Answer(error=str(error) or type(error).__name__, traceback=traceback.format_exc())

@@ -15,29 +15,29 @@ from torch import Tensor
 from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
 from winnow.files import write_text
-from winnow.functional import NORMALISE, Normalise
+from winnow.functional import NORMALIZERS, Normalizer
 from winnow.protocols.statistics import Values, ensembles
-from winnow.training import RunFolder
+from winnow.training import RunDir
 
 CACHE = "ensembles.json"
 
 
-def join(members: Sequence[Tensor], normalise: Normalise) -> Tensor:
+def join(members: Sequence[Tensor], normalize: Normalizer) -> Tensor:
     r"""Return the joined embeddings of models: normalised, side by side, normalised.
 
     $$u = \nu\big([\nu(u_1), \dots, \nu(u_F)]\big)$$
 
     Args:
         members: Each (N, d_f), of the same images in the same order.
-        normalise: The function nu: unit length in the documents.
+        normalize: The function nu: unit length in the documents.
     """
-    return normalise(torch.cat([normalise(member) for member in members], dim=1))
+    return normalize(torch.cat([normalize(member) for member in members], dim=1))
 
 
 def joined_metrics(
-    folds: Sequence[Sequence[RunFolder]],
+    folds: Sequence[Sequence[RunDir]],
     *,
-    normalise: str,
+    normalize: str,
     folder: Path,
     ks: Sequence[int] = (1, 2, 4, 8),
     queries: int | None = None,
@@ -46,7 +46,7 @@ def joined_metrics(
 
     Args:
         folds: The finished runs of each fold, with their test embeddings.
-        normalise: Name of what is done to embeddings.
+        normalize: Name of what is done to embeddings.
         folder: Where the numbers are kept for the next time, for as long as the embeddings are the same.
         ks: Ranks of R@k.
         queries: How many of the embeddings are queries; the others are their gallery. None: each among all the others.
@@ -63,7 +63,7 @@ def joined_metrics(
         raise DataError(told_apart(odd))
     names = [[run.path.name for run in fold] for fold in folds]
     prints = {run.path.name: _fingerprint(run.embeddings_file) for fold in folds for run in fold}
-    settings = {"normalise": normalise, "ks": list(ks), "queries": queries}
+    settings = {"normalise": normalize, "ks": list(ks), "queries": queries}
     others, known = _read(folder / CACHE, prints, settings)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     read: dict[str, tuple[Tensor, Tensor]] = {}
@@ -76,7 +76,7 @@ def joined_metrics(
                 if run.path.name not in read:
                     embeddings, labels = run.read_embeddings()
                     read[run.path.name] = embeddings.to(device), labels.to(device)
-            together = join([read[run.path.name][0] for run in runs], NORMALISE[normalise])
+            together = join([read[run.path.name][0] for run in runs], NORMALIZERS[normalize])
             known[key] = judge_joined(together, read[runs[0].path.name][1], ks, queries)
         found[members] = known[key]
     content = {"members": others | prints, "settings": settings, "metrics": known}
@@ -95,18 +95,18 @@ def judge_joined(embeddings: Tensor, labels: Tensor, ks: Sequence[int], queries:
     )
 
 
-def other_images(runs: Sequence[RunFolder]) -> list[RunFolder]:
+def other_images(runs: Sequence[RunDir]) -> list[RunDir]:
     """Return the runs whose kept embeddings are of other test images than most, or than the first where it is a draw.
 
     Raises:
         ModelError: for embeddings that cannot be read.
     """
     images = [run.read_images() for run in runs]
-    most = max(images, key=lambda one: sum(one.are(other) for other in images), default=None)
-    return [run for run, one in zip(runs, images, strict=True) if most is not None and not most.are(one)]
+    most = max(images, key=lambda one: sum(one.matches(other) for other in images), default=None)
+    return [run for run, one in zip(runs, images, strict=True) if most is not None and not most.matches(one)]
 
 
-def told_apart(odd: Sequence[RunFolder]) -> str:
+def told_apart(odd: Sequence[RunDir]) -> str:
     """Say that some runs are of other images, and what to do."""
     return (
         f"{', '.join(str(run.path) for run in odd)}: other test images, or in another order, than those of the other "

@@ -91,10 +91,11 @@ class Protocol:
         """Return the settings that all methods share."""
         words = [
             *backbone.words, "backbone.train=full", "backbone.freeze_batch_norm=true",
-            "image.resize=256", "image.crop=227", f"dim={self.dim}", f"normalise={self.normalise}",
+            "image.resize=256", "image.crop=227", f"dim={self.dim}", f"normalize={self.normalise}",
             # Early stopping is what ends training.
-            "train.steps=1000000", "train.start=random", "train.optimizer=adam", f"train.samples_per_class={SAMPLES}",
-            f"train.eval_every={self.epoch(target)}", f"train.patience={self.patience[target.large]}",
+            "train.max_steps=1000000", "train.projection_init=random", "train.optimizer=adam",
+            f"train.samples_per_class={SAMPLES}",
+            f"train.eval_steps={self.epoch(target)}", f"train.patience={self.patience[target.large]}",
         ]  # fmt: skip
         if self.on_test:
             # Cars196 by the text; the documents' code has 1e-5 there too.
@@ -102,9 +103,9 @@ class Protocol:
             return [
                 *words, f"train.lr={rate}", f"train.weight_decay={backbone.weight_decay}", "train.monitor=P@1",
                 f"train.classes_per_batch={backbone.batch}", "plateau=0.5", "plateau.patience=4",
-                "plateau.min_delta=1e-3", "plateau.cooldown=2", "plateau.min_lr=1e-6",
+                "plateau.threshold=1e-3", "plateau.cooldown=2", "plateau.min_lr=1e-6",
             ]  # fmt: skip
-        keep = ["train.keep_embeddings=true" if self.report == "ensembles" else "train.test=false"]
+        keep = ["train.save_embeddings=true" if self.report == "ensembles" else "train.run_test=false"]
         return [*words, "train.lr=1e-5", "train.weight_decay=1e-4", "train.classes_per_batch=8", *keep]
 
 

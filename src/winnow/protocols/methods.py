@@ -37,7 +37,7 @@ class Addition:
 
 def _memory(size: int) -> Callable[[ProtocolSet, Protocol, bool], Words]:
     def words(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
-        return ["references=memory", f"references.batches={target.memory[size]}", "references.start=1000"]
+        return ["references=memory", f"references.num_batches={target.memory[size]}", "references.start_step=1000"]
 
     return words
 
@@ -47,9 +47,9 @@ def _ccp(*more: str) -> Callable[[ProtocolSet, Protocol, bool], Words]:
         preset = [] if target.preset is None else [f"references.preset={target.preset}"]
         # A problem ends after three validations: chapter 3 validates four times as often as chapter 5, and waits for
         # as many steps.
-        often = [] if protocol.on_test else [f"train.eval_every={(25, 250)[target.large]}", "train.patience=60"]
+        often = [] if protocol.on_test else [f"train.eval_steps={(25, 250)[target.large]}", "train.patience=60"]
         # In text and code of the documents a problem goes on from where the last one ended.
-        own = ["references=ccp", "references.start=last", *preset, *more]
+        own = ["references=ccp", "references.start_from=last", *preset, *more]
         return [*own, *(often if protocol.report == "ensembles" else [])]
 
     return words
@@ -60,7 +60,7 @@ def _gsp(mu: float, zsr: float) -> Callable[[ProtocolSet, Protocol, bool], Words
         # The conventional protocol adds max pooling to average pooling, and so to GSP.
         name = "gmp_gsp" if protocol.on_test else "gsp"
         return [
-            f"pooling={name}", f"pooling.prototypes={128 if target.large else 64}", f"pooling.mu={mu}",
+            f"pooling={name}", f"pooling.num_prototypes={128 if target.large else 64}", f"pooling.mu={mu}",
             f"pooling.eps={0.5 if proxies else 5.0}", f"zsr={zsr}",
         ]  # fmt: skip
 
@@ -79,7 +79,7 @@ ADDITIONS: Mapping[str, Addition] = {
     "xbm": Addition("references", "a memory of earlier batches, from step 1000 on", _memory(1)),
     "xbm-s": Addition("references", "the small memory of the documents", _memory(0)),
     "ccp": Addition("references", "proxies seeded from the data, problem after problem", _ccp()),
-    "ccp-s": Addition("references", "CCP with one proxy for each class", _ccp("references.per_class=1")),
+    "ccp-s": Addition("references", "CCP with one proxy for each class", _ccp("references.proxies_per_class=1")),
     "gsp": Addition("pooling", "GSP with zero-shot regularisation, as the documents' tables mean it", _gsp(0.3, 0.1)),
     "gsp-alone": Addition("pooling", "GSP without zero-shot regularisation", _gsp(0.3, 0.0)),
     "zsr": Addition("pooling", "zero-shot regularisation without selection (mu = 1)", _gsp(1.0, 0.1)),
@@ -122,7 +122,7 @@ def method_words(name: str, target: ProtocolSet, protocol: Protocol, backbone: B
         known = [*losses(), *LOSSES]
         hint = nearest(name, ROWS) or nearest(first, known)
         raise ConfigError(f"there is no method '{name}'{hint}; it begins with a loss: {', '.join(losses())}")
-    proxies = LOSSES[loss].made_for == "proxies"
+    proxies = LOSSES[loss].default_references == "proxies"
     words = [f"loss={loss}"]
     if target.preset in LOSSES.presets(loss):
         words.append(f"loss.preset={target.preset}")
@@ -150,9 +150,9 @@ def _proxy_words(loss: str, target: ProtocolSet, protocol: Protocol, backbone: B
         images = backbone.batch * SAMPLES
         words.append(f"train.classes_per_batch={min(images, _CLASSES.get(target.preset, images))}")
     else:
-        words += ["train.classes_per_batch=32", f"train.warm_up={protocol.epoch(target)}"]
+        words += ["train.classes_per_batch=32", f"train.freeze_backbone_steps={protocol.epoch(target)}"]
     if loss == "soft_triple":  # large on CUB and Cars196, small on the others, as Table 3.1 has it
-        words.append(f"references.per_class={1 if target.large else 10}")
+        words.append(f"references.proxies_per_class={1 if target.large else 10}")
     if loss == "proxy_anchor" and target.preset == "sop" and not protocol.on_test:
         words.append("train.lr=5e-6")
     return words

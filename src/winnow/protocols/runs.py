@@ -13,15 +13,14 @@ from winnow.protocols.kinds import Backbone, Protocol
 from winnow.protocols.methods import method_words
 from winnow.protocols.sets import ProtocolSet
 from winnow.protocols.variants import Variant
-from winnow.training import Outcome, RunFolder, load_config
-from winnow.training.config import Config
-from winnow.training.learner import check_objective, check_parts
-from winnow.training.plan import Planned, check_same
-from winnow.training.recorded import take_in
+from winnow.training import RunDir, RunOutcome, load_config
+from winnow.training.config import RunConfig
+from winnow.training.objective import check_components, check_objective
+from winnow.training.sweep import PlannedRun, check_same, import_runs
 
 MOST_RUNS = 1000
 
-Engine = Callable[[Sequence[Planned], Callable[[Outcome], None]], list[Outcome]]
+Engine = Callable[[Sequence[PlannedRun], Callable[[RunOutcome], None]], list[RunOutcome]]
 """Trains runs: finished ones are read, begun ones go on; told of each that ends."""
 
 
@@ -32,11 +31,12 @@ class Trial:
     method: str
     model: int
     run: int
-    planned: Planned
+    planned: PlannedRun
 
     def result(self) -> dict[str, Any] | None:
         """Return what was measured; None where it is not finished."""
-        return self.planned.folder.read_result()
+        result = self.planned.run_dir.read_result()
+        return None if result is None else result.to_dict()
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Task:
                 asked = [*self.words, *variant.settings, f"seed={seed_of_run(model, run)}"]
                 config = _config(method, [*shared, *own, *cut[model], *asked])
                 name = f"fold{model}-run{run}" if self.protocol.models > 1 else f"run{run}"
-                place = RunFolder(self.folder / variant.folder / name)
+                place = RunDir(self.folder / variant.folder / name)
                 if place.config_file.is_file():
                     made = place.read_config().data.path
                     if Path(made).resolve() == Path(config.data.path).resolve():
@@ -130,7 +130,7 @@ class Task:
                 choices = {"method": method, "fold": str(model), "run": str(run)}
                 if self.protocol.models == 1:
                     del choices["fold"]
-                trials.append(Trial(method, model, run, Planned(choices, config, place)))
+                trials.append(Trial(method, model, run, PlannedRun(choices, config, place)))
         _check_apart(trials)
         return trials
 
@@ -146,16 +146,16 @@ class Task:
                 f"--from {file}: the {self.protocol.name} protocol joins the embeddings of its models, which a table "
                 "does not hold: copy the folders of the runs"
             )
-        return take_in([trial.planned for trial in trials], file)
+        return import_runs([trial.planned for trial in trials], file)
 
     def train(
-        self, trials: Sequence[Trial], engine: Engine, ended: Callable[[Outcome], None] = lambda outcome: None
-    ) -> list[Outcome]:
+        self, trials: Sequence[Trial], engine: Engine, ended: Callable[[RunOutcome], None] = lambda outcome: None
+    ) -> list[RunOutcome]:
         """Train what is wanted and not finished; once it is, remove what only an unfinished run needs."""
 
-        def tidy(outcome: Outcome) -> None:
+        def tidy(outcome: RunOutcome) -> None:
             if outcome.result is not None:
-                outcome.run.folder.drop_checkpoint()
+                outcome.run.run_dir.drop_checkpoint()
             ended(outcome)
 
         return engine([trial.planned for trial in trials if self.wants(trial) and trial.result() is None], tidy)
@@ -176,12 +176,12 @@ def _check_apart(trials: Sequence[Trial]) -> None:
             raise ConfigError(f"{same.method} and {trial.method} have the same settings: leave one out")
 
 
-def _config(method: str, words: Sequence[str]) -> Config:
+def _config(method: str, words: Sequence[str]) -> RunConfig:
     """Read the settings of a run; an error names its method, since others may well take what this one does not."""
     try:
         config = load_config(None, words)
         check_objective(config)
-        check_parts(config)
+        check_components(config)
     except ConfigError as error:
         raise ConfigError(f"method '{method}': {error}") from None
     return config

@@ -14,10 +14,10 @@ from winnow.files import lock, make_folder
 from winnow.protocols.begun import changed, flat
 from winnow.protocols.memory import telling
 from winnow.protocols.space import Space, first, suggest
-from winnow.training import Config, Monitor, RunFolder, load_config, run_training
-from winnow.training.learner import check_objective, check_parts
-from winnow.training.plan import check_same
-from winnow.training.shared import Shared
+from winnow.training import Callback, RunConfig, RunDir, load_config, train
+from winnow.training.cache import RunCache
+from winnow.training.objective import check_components, check_objective
+from winnow.training.sweep import check_same
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -52,20 +52,20 @@ class Search:
         chosen = sorted(found.items(), key=lambda one: one[0].count("."))
         return [*self.words, *(f"{key}={value}" for key, value in chosen)]
 
-    def config(self, found: Mapping[str, Any]) -> Config:
+    def config(self, found: Mapping[str, Any]) -> RunConfig:
         """Return the config of some values of the searched keys.
 
         Raises:
             ConfigError: for a key or value that no config takes, and for validation on the test classes.
         """
-        config = load_config(self.file, [*self.settings(found), "train.test=false"])
+        config = load_config(self.file, [*self.settings(found), "train.run_test=false"])
         if config.data.val_classes == "test":
             raise ConfigError("data.val_classes=test: settings that are chosen on the test classes say nothing")
         check_objective(config)
-        check_parts(config)
+        check_components(config)
         return config
 
-    def lowest(self) -> Config:
+    def lowest(self) -> RunConfig:
         """Return the config of the lower end of every range and the first of every choice."""
         return self.config({key: first(where) for key, where in self.space.items()})
 
@@ -73,9 +73,9 @@ class Search:
         self,
         trials: int,
         *,
-        monitor: Callable[[int], Monitor] = lambda number: Monitor(),
+        monitor: Callable[[int], Callback] = lambda number: Callback(),
         ended: Callable[[int, Mapping[str, Any], float | None], None] = lambda number, params, value: None,
-        shared: Shared | None = None,
+        shared: RunCache | None = None,
     ) -> Study:
         """Go on until there are that many finished trials.
 
@@ -144,12 +144,12 @@ class Search:
             study.set_user_attr(_OURS, asked)
         return study
 
-    def place(self, found: Mapping[str, Any]) -> RunFolder:
+    def place(self, found: Mapping[str, Any]) -> RunDir:
         """Return the folder of the run with some values: by the values, so that the same trial finds it again."""
         text = json.dumps(found, sort_keys=True)
-        return RunFolder(self.folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+        return RunDir(self.folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
 
-    def _judge(self, found: Mapping[str, Any], monitor: Monitor, shared: Shared | None) -> float | None:
+    def _judge(self, found: Mapping[str, Any], monitor: Callback, shared: RunCache | None) -> float | None:
         """Train a run, or go on with it; return the best value of its validation."""
         folder, config = self.place(found), self.config(found)
         if folder.config_file.is_file():  # of a search whose memory is gone, perhaps one with other settings
@@ -158,12 +158,12 @@ class Search:
         if result is None:
             try:
                 begun = folder.config_file.is_file()
-                result = run_training(config, folder, resume=begun, monitor=monitor, shared=shared)
+                result = train(config, folder, resume=begun, callback=monitor, cache=shared)
             except TrainingError as error:
-                monitor.note(str(error))
+                monitor.message(str(error))
                 return None
         folder.drop_checkpoint()
-        return float(result["metrics"]["val"][config.train.monitor])
+        return float(result.metrics["val"][config.train.monitor])
 
 
 def importances(study: Study) -> dict[str, float]:

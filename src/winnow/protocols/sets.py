@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Protocol as Interface
 
 from winnow.data import load_images
-from winnow.data.sets import DATASETS
-from winnow.data.sets.benchmark import fold_range
+from winnow.data.datasets import DATASETS, fold_range
 from winnow.errors import ConfigError, nearest
-from winnow.training.judge import KS
+from winnow.training.evaluation import KS
 
 
 class Cut(Interface):
@@ -51,7 +50,9 @@ class ProtocolSet:
         """
         if self.path is not None:
             return own_words(self.path, model, protocol.parts)
-        cut = [f"data.fold={model}", f"data.folds={protocol.parts}"] if protocol.parts else ["data.val_classes=test"]
+        cut = (
+            [f"data.fold={model}", f"data.num_folds={protocol.parts}"] if protocol.parts else ["data.val_classes=test"]
+        )
         return [f"data={self.name}", *cut, *([] if root is None else [f"data.root={root}"])]
 
     @property

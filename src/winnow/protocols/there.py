@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from winnow.data.sets import DATASETS
+from winnow.data.datasets import DATASETS
 from winnow.errors import ModelError
 from winnow.protocols.runs import Task, Trial
 

@@ -10,6 +10,7 @@ from winnow.protocols.joined import joined_metrics, other_images, told_apart
 from winnow.protocols.runs import Task, Trial
 from winnow.protocols.statistics import Values, mean_of_members
 from winnow.protocols.variants import Variant
+from winnow.training.config import make_config
 
 HEADLINE = ("MAP@R", "P@1")
 """What every table shows, and the documents report."""
@@ -40,7 +41,7 @@ def all_values(task: Task, trials: Sequence[Trial], results: Results) -> tuple[d
             values[method], faults[method] = {}, str(error)
     if task.protocol.report == "ensembles":
         owners = {
-            t.planned.folder: t.method for t in trials if values[t.method] and (t.method, t.model, t.run) in results
+            t.planned.run_dir: t.method for t in trials if values[t.method] and (t.method, t.model, t.run) in results
         }
         odd = other_images(list(owners))
         for method in {owners[run]: None for run in odd}:
@@ -63,9 +64,9 @@ def values_of(
     size = first["config"]["dim"]
     found = {(size, name): 100 * mean_of_members(values) for name, values in alone.items()}
     if protocol.report == "ensembles":
-        places = [[t.planned.folder for t in fold] for fold in folds]
+        places = [[t.planned.run_dir for t in fold] for fold in folds]
         joined = joined_metrics(
-            places, normalise=first["config"]["normalise"], folder=task.folder / Variant.read(method).folder,
+            places, normalize=make_config(first["config"]).normalize, folder=task.folder / Variant.read(method).folder,
             ks=task.target.ks, queries=first["data"].get("queries"),
         )  # fmt: skip
         found |= {(size * len(folds), name): 100 * joined[name] for name in names if name in joined}

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from winnow.protocols.methods import SEPARATOR
-from winnow.training.plan import at_commas
+from winnow.training.sweep import at_commas
 
 LONGEST = 100  # characters of a folder's name, which most file systems end at 255 bytes
 

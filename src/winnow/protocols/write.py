@@ -14,7 +14,7 @@ from winnow.protocols.markdown import markdown
 from winnow.protocols.runs import Task
 from winnow.protocols.table import Table
 from winnow.protocols.told import about, title
-from winnow.training.provenance import provenance
+from winnow.training.results import collect_provenance
 
 __all__ = ["comma_separated", "comma_separated_pairs", "content", "latex", "markdown", "write_table"]
 
@@ -39,7 +39,7 @@ def content(task: Task, table: Table) -> dict[str, Any]:
     """Return everything, with where it comes from."""
     return {
         "title": title(task),
-        **provenance(),
+        **collect_provenance().to_dict(),
         "protocol": asdict(task.protocol),
         "set": task.target.name,
         "backbone": task.network,

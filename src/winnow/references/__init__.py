@@ -1,21 +1,29 @@
-"""What queries are compared with. Each source of references is one file and one line in `REFERENCES`."""
+"""References that embeddings are compared with: the batch, proxies, a memory, or CCP."""
 
-from winnow.references.base import References
-from winnow.references.batch import Batch
-from winnow.references.ccp import CCP
-from winnow.references.memory import Memory
-from winnow.references.proxies import Proxies
+from winnow.references.base import BatchReferences, PairLossFunction, ProxyReferences, References
+from winnow.references.ccp import ChanceConstrainedProxies
+from winnow.references.memory import CrossBatchMemory, MemoryNotInUseWarning
 from winnow.registry import Registry
 
 REFERENCES: Registry[References] = Registry(
     "references",
     {
-        "batch": Batch,
-        "proxies": Proxies,
-        "memory": Memory,
-        "ccp": CCP,
+        "batch": BatchReferences,
+        "proxies": ProxyReferences,
+        "memory": CrossBatchMemory,
+        "ccp": ChanceConstrainedProxies,
     },
     default="batch",
+    aliases={"in_batch": "batch", "cross_batch_memory": "memory"},
 )
 
-__all__ = ["CCP", "REFERENCES", "Batch", "Memory", "Proxies", "References"]
+__all__ = [
+    "REFERENCES",
+    "BatchReferences",
+    "ChanceConstrainedProxies",
+    "CrossBatchMemory",
+    "MemoryNotInUseWarning",
+    "PairLossFunction",
+    "ProxyReferences",
+    "References",
+]

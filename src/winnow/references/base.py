@@ -1,41 +1,137 @@
-"""What every source of references shares."""
+"""Base class of references, the batch as its own references, and trainable proxies."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from winnow.losses import PairLoss
+from winnow.functional.pairs import check_batch, check_class_labels, compare_within_batch
+
+
+class PairLossFunction(Protocol):
+    """A loss of embeddings against references, such as any loss in `winnow.losses`."""
+
+    def __call__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        exclude: Tensor | None = None,
+    ) -> Tensor:
+        """Return the scalar loss of embeddings (N, d) against references (R, d), without excluded pairs (N, R)."""
 
 
 class References(nn.Module):
-    """Base of sources of references: the batch itself, trainable vectors, or embeddings of earlier batches.
+    """Base class of references: the embeddings that a loss compares a batch with.
 
-    A source decides what a loss compares queries with, and how terms add up; it does not know which loss it serves.
-    All it remembers is in parameters and buffers, so that a checkpoint holds it.
+    Subclasses implement `forward`, which combines one or more calls of the loss. They work with any pair loss. All
+    state is in parameters and buffers, so a state dict restores it.
+
+    `winnow.losses.ReferenceLoss` joins a loss and its references into one criterion.
     """
 
-    def notes(self, steps: int, sizes: Sequence[int]) -> list[str]:
-        """Return what a user should know before training: settings under which this source changes nothing.
+    def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
+        """Return warnings about settings that have no effect in a planned training.
 
         Args:
-            steps: The most that will be taken.
-            sizes: Images of each training class.
+            steps: Maximum number of training steps.
+            sizes: Number of images of each training class.
         """
         return []
 
     @abstractmethod
-    def forward(self, loss: PairLoss, queries: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of a training batch.
 
         Args:
-            loss: What compares.
-            queries: (Q, d) embeddings, not yet normalised.
-            labels: (Q,) training labels, 0 .. C - 1.
+            loss: Pair loss that compares the embeddings with the references.
+            embeddings: (N, d) embeddings, not normalized.
+            labels: (N,) integer labels of the training classes, 0 .. C - 1.
         """
 
-    def centres(self) -> tuple[Tensor, Tensor] | None:
-        """Return trainable vectors (P, d) that stand for the classes, and their labels (P,); None without any."""
+    def class_centers(self) -> tuple[Tensor, Tensor] | None:
+        """Return trainable vectors (P, d) that represent the classes and their labels (P,), or None."""
         return None
+
+
+class BatchReferences(References):
+    r"""The batch itself: each embedding is compared with all others of the batch.
+
+    $$L = \ell(Q, Q)$$
+
+    Use when: batches have several images per class. This is the default. It adds no parameters and no state. A batch
+    of 32 images shows few classes, so the number of negatives is small.
+
+    Differences: PML losses do the same when called without `ref_emb`.
+    """
+
+    def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the batch against itself."""
+        return compare_within_batch(loss, embeddings, labels)
+
+
+class ProxyReferences(References):
+    r"""Proxies: trainable vectors that represent the classes.
+
+    $$L = \ell(Q, R), \qquad R = \{\rho_{ck}\},\; c = 1..C,\; k = 1..K$$
+
+    Proxies usually need a larger learning rate than the network. In a config, set
+    `train.lr_multipliers={'references.proxies': 100}`.
+
+    Reference: Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV 2017.
+
+    Use when: a batch has few images per class, or each class must contribute to every step. Memory and time grow
+    linearly with the number of classes; 11,318 proxies are no burden.
+
+    Differences: works with any pair loss. In PML each proxy loss has proxies of its own. Proxies start with unit
+    length in expectation.
+
+    Args:
+        num_classes: Number of training classes C, at least 1. Labels are 0 .. C - 1.
+        embedding_size: Size of the embeddings, at least 1.
+        proxies_per_class: Number of proxies K of each class, at least 1.
+
+    Raises:
+        ValueError: If a size is below 1, or a label of a batch is not in 0 .. C - 1.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {"per_class": "proxies_per_class"}
+
+    labels: Tensor
+
+    def __init__(self, num_classes: int, embedding_size: int, *, proxies_per_class: int = 1) -> None:
+        super().__init__()
+        check_at_least("num_classes", num_classes, 1)
+        check_at_least("embedding_size", embedding_size, 1)
+        check_at_least("proxies_per_class", proxies_per_class, 1)
+        self.num_classes, self.proxies_per_class = num_classes, proxies_per_class
+        # Unit length in expectation: losses normalize proxies, so the step size is relative to their length.
+        self.proxies = nn.Parameter(torch.randn(num_classes * proxies_per_class, embedding_size) / embedding_size**0.5)
+        labels = torch.arange(num_classes).repeat_interleave(proxies_per_class)
+        self.register_buffer("labels", labels, persistent=False)
+
+    def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the batch against all proxies."""
+        check_batch(embeddings, labels)
+        check_class_labels(labels, self.num_classes)
+        return loss(embeddings, labels, ref_emb=self.proxies, ref_labels=self.labels)
+
+    def class_centers(self) -> tuple[Tensor, Tensor]:
+        """Return the proxies and their labels."""
+        return self.proxies, self.labels
+
+    def extra_repr(self) -> str:
+        """Return the sizes and settings as constructor arguments."""
+        return f"{self.num_classes}, {self.proxies.shape[1]}, proxies_per_class={self.proxies_per_class}"
+
+
+def check_at_least(name: str, value: float, least: float) -> None:
+    """Raise `ValueError` if a setting is below its minimum."""
+    if value < least:
+        raise ValueError(f"{name}: expected at least {least}, got {value}. Increase it.")

@@ -1,4 +1,4 @@
-"""Proxies that are seeded anew from the data, problem after problem."""
+"""Chance-constrained proxies (CCP): proxies that are re-selected from data for every subproblem."""
 
 from __future__ import annotations
 
@@ -8,120 +8,146 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from winnow.functional import greedy_k_centre
-from winnow.losses import PairLoss
-from winnow.references.proxies import Proxies
+from winnow.functional import greedy_k_center
+from winnow.functional.pairs import compare_within_batch
+from winnow.references.base import PairLossFunction, ProxyReferences, check_at_least
 
 
-class CCP(Proxies):
-    r"""Chance-constrained programming (CCP): a sequence of problems, each with proxies picked from the data.
+class ChanceConstrainedProxies(ProxyReferences):
+    r"""Chance-constrained proxies (CCP): a sequence of subproblems with proxies selected from data.
 
     $$L = \ell(Q, R) + w\, \ell(Q, Q) + \frac{\lambda_k}{2} \lVert \theta - \theta^{(k-1)} \rVert_2^2, \qquad
       \lambda_1 = 0,\; \lambda_k = \lambda$$
 
-    A problem ends when the MAP@R of validations (or its `monitor`) stalls. Its best weights become the next one's
-    $\theta^{(k-1)}$, and every class picks its new proxies out of a fresh pool of $b$ embedded images by greedy
-    k-centre, away from the proxies the last problem came to. The pull towards $\theta^{(k-1)}$ is on the network's
-    weights alone.
+    A subproblem ends when its validation metric has not improved for `patience` validations. Its best weights become
+    $\theta^{(k-1)}$ of the next subproblem. Each class then selects new proxies from $b$ freshly embedded images by
+    greedy k-center, away from the proxies of the last subproblem. The proximal penalty, the last term, applies to the
+    weights of the network only.
 
-    When to use it: with a loss over pairs of images, such as `c2` or `ms`, to train against a few references of every
-    class that stand for its data instead of free proxies. Training goes through several problems, each until
-    validation stalls, so it takes longer than proxies do.
+    This module has the proxies, their selection (`seed`), and the settings. Training by a config runs the subproblems
+    and adds the proximal penalty.
 
-    Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024.
+    Reference: [CCP]: Gürbüz, Can, Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024.
+
+    Use when: you train a pair loss such as `c2` or `ms` against a few references of each class that represent its
+    data. Training takes longer than with proxies, because each subproblem runs until validation stalls.
+
+    Differences: [CCP] has no batch term; the authors' code has one with weight 0.1, the default here. The first
+    subproblem has no penalty, as in the authors' code. Not in PML.
 
     Args:
-        num_classes: Training classes C; labels must be 0 .. C - 1.
-        width: Size of the embeddings.
-        per_class: Proxies K of each class.
-        pool: Images b of each class among which its proxies are picked; at least K.
-        pull: Weight lambda of the pull towards the last problem's weights.
-        batch_weight: Weight w of the loss within the batch: 0.1 in the documents' code, 0 in their text.
-        patience: Validations without a better value that end a problem.
-        monitor: The metric of a validation that this goes by, whatever decides on the run's best weights.
-        problems: How many there are at most; the last goes on until the run ends. None for any number.
-        start: What a problem starts from: the last one's "best" weights, or its "last", which it then has to beat.
-        normalised: Pick among embeddings as the loss compares them, which become the proxies, instead of raw ones.
-            An optimiser such as Adam moves a number by about the learning rate in a step, whatever its size: proxies
-            as long as raw embeddings, which may be a hundred times longer, hardly move.
+        num_classes: Number of training classes C, at least 1. Labels are 0 .. C - 1.
+        embedding_size: Size of the embeddings, at least 1.
+        proxies_per_class: Number of proxies K of each class, at least 1.
+        pool_size: Number of images b of each class from which proxies are selected, at least K. At b = K the selection
+            is random.
+        proximal_weight: Weight lambda of the proximal penalty, at least 0.
+        batch_weight: Weight w of the loss within the batch, at least 0. The authors' code has 0.1, [CCP] has 0.
+        patience: Validations without improvement that end a subproblem, at least 1.
+        monitor: Validation metric that ends subproblems. The best weights of the run are chosen by `train.monitor`.
+        max_problems: Maximum number of subproblems; the last one continues until the run ends. None means no limit.
+        start_from: Weights that a subproblem starts from: the "best" of the last one, or its "last" ones, which the
+            new subproblem then has to improve on.
+        normalize_proxies: Select among normalized embeddings and use these as proxies, instead of raw ones. Adam moves
+            a value by about the learning rate per step, so long proxies hardly turn. Raw embeddings may be a hundred
+            times longer than normalized ones.
+
+    Raises:
+        ValueError: If a size or setting is below its minimum.
     """
 
+    aliases: ClassVar[Mapping[str, str]] = {
+        "per_class": "proxies_per_class", "pool": "pool_size", "pull": "proximal_weight", "problems": "max_problems",
+        "start": "start_from", "normalised": "normalize_proxies",
+    }  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cub": {"per_class": 8, "pool": 12},
-        "cars": {"per_class": 8, "pool": 12},
-        "sop": {"per_class": 4, "pool": 7},
-        "inshop": {"per_class": 4, "pool": 7},
+        "cub": {"proxies_per_class": 8, "pool_size": 12},
+        "cars": {"proxies_per_class": 8, "pool_size": 12},
+        "sop": {"proxies_per_class": 4, "pool_size": 7},
+        "inshop": {"proxies_per_class": 4, "pool_size": 7},
     }
 
     def __init__(
         self,
         num_classes: int,
-        width: int,
+        embedding_size: int,
         *,
-        per_class: int = 8,
-        pool: int = 12,
-        pull: float = 2e-4,
+        proxies_per_class: int = 8,
+        pool_size: int = 12,
+        proximal_weight: float = 2e-4,
         batch_weight: float = 0.1,
         patience: int = 3,
         monitor: Literal["MAP@R", "P@1"] = "MAP@R",
-        problems: int | None = None,
-        start: Literal["best", "last"] = "best",
-        normalised: bool = False,
+        max_problems: int | None = None,
+        start_from: Literal["best", "last"] = "best",
+        normalize_proxies: bool = False,
     ) -> None:
-        super().__init__(num_classes, width, per_class=per_class)
-        if pool < per_class:
-            raise ValueError(f"a pool of {pool} images is too small for {per_class} proxies of a class")
-        if pull < 0 or batch_weight < 0:
-            raise ValueError(f"pull and batch_weight cannot be negative, got {pull} and {batch_weight}")
-        if patience < 1:
-            raise ValueError(f"a problem needs a patience of at least 1 validation, got {patience}")
-        if problems is not None and problems < 1:
-            raise ValueError(f"training needs at least 1 problem, got {problems}")
-        self.per_class, self.problems = per_class, problems
-        self.pool, self.pull, self.batch_weight = pool, pull, batch_weight
-        self.patience, self.monitor, self.start, self.normalised = patience, monitor, start, normalised
+        super().__init__(num_classes, embedding_size, proxies_per_class=proxies_per_class)
+        if pool_size < proxies_per_class:
+            raise ValueError(
+                f"pool_size: expected at least proxies_per_class={proxies_per_class}, got {pool_size}. Increase it."
+            )
+        check_at_least("proximal_weight", proximal_weight, 0)
+        check_at_least("batch_weight", batch_weight, 0)
+        check_at_least("patience", patience, 1)
+        if max_problems is not None:
+            check_at_least("max_problems", max_problems, 1)
+        self.pool_size, self.proximal_weight, self.batch_weight = pool_size, proximal_weight, batch_weight
+        self.patience, self.monitor, self.max_problems = patience, monitor, max_problems
+        self.start_from, self.normalize_proxies = start_from, normalize_proxies
 
-    def notes(self, steps: int, sizes: Sequence[int]) -> list[str]:
-        """Say so if classes have no more images than proxies: then every image is one, and nothing is chosen."""
-        few = sum(size <= self.per_class for size in sizes)
+    def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
+        """Return a warning if classes have no more images than proxies, so that nothing is selected."""
+        few = sum(size <= self.proxies_per_class for size in sizes)
         if not few:
             return []
-        return [f"{few} classes have at most {self.per_class} images: all of them become proxies; use fewer "
-                "(references.per_class)"]  # fmt: skip
+        return [
+            f"references.proxies_per_class: {few} classes have at most {self.proxies_per_class} images, which all "
+            "become proxies. Use fewer proxies."
+        ]
 
-    def forward(self, loss: PairLoss, queries: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the batch against all proxies, and a share of that within itself."""
-        value = super().forward(loss, queries, labels)
+    def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the batch against all proxies plus the weighted loss within the batch."""
+        value = super().forward(loss, embeddings, labels)
         if self.batch_weight:
-            value = value + self.batch_weight * loss(queries, labels)
+            value = value + self.batch_weight * compare_within_batch(loss, embeddings, labels)
         return value
 
-    def of_classes(self, classes: Tensor) -> Tensor:
-        """Return the proxies (c, K, d) of some classes."""
+    def class_proxies(self, classes: Tensor) -> Tensor:
+        """Return the proxies (c, K, d) of the given classes (c,)."""
         return self._by_class()[classes]
 
     @torch.no_grad()
-    def seed(self, pool: Tensor, classes: Tensor, *, first: bool, normalise: Callable[[Tensor], Tensor]) -> None:
-        r"""Set proxies to members of a pool, each the farthest from those of its class.
+    def seed(self, pool: Tensor, classes: Tensor, *, first: bool, normalize: Callable[[Tensor], Tensor]) -> None:
+        r"""Set proxies to pool members that are farthest from the other proxies of their class.
 
         $$q = \arg\max_{u \in p_c} \min_{v \in \rho_c \cup r_c} \lVert u - v \rVert_2, \qquad
           r_c \leftarrow r_c \cup \{q\}, \qquad \text{until } |r_c| = K$$
 
-        In place, so that the optimiser and captured steps go on with them.
+        The proxies change in place, so an optimizer and captured CUDA graphs stay valid.
 
         Args:
             pool: (c, b, d) raw embeddings $p_c$.
-            classes: (c,) whose they are; proxies of other classes stay.
-            first: Whether there are no converged proxies $\rho_c$ yet; the farthest from the origin is then first.
-            normalise: What the loss does to vectors before it compares them.
+            classes: (c,) class of each row of the pool. Proxies of other classes do not change.
+            first: Whether this is the first subproblem, which has no converged proxies $\rho_c$. The embedding
+                farthest from the origin is then selected first.
+            normalize: Normalization of the loss, such as `PairLoss.normalizer`.
         """
-        seen, converged = pool, self.of_classes(classes)
-        if self.normalised:
-            seen, converged = normalise(seen), normalise(converged)
-        picks = greedy_k_centre(seen, self.per_class, None if first else converged)
-        picked = seen.take_along_dim(picks[..., None], dim=1)
-        self._by_class().index_copy_(0, classes, picked.to(self.proxies.dtype))
+        candidates, converged = pool, self.class_proxies(classes)
+        if self.normalize_proxies:
+            candidates, converged = normalize(candidates), normalize(converged)
+        selected = greedy_k_center(candidates, self.proxies_per_class, None if first else converged)
+        proxies = candidates.take_along_dim(selected[..., None], dim=1)
+        self._by_class().index_copy_(0, classes, proxies.to(self.proxies.dtype))
+
+    def extra_repr(self) -> str:
+        """Return the sizes and settings as constructor arguments."""
+        names = (
+            "pool_size", "proximal_weight", "batch_weight", "patience", "monitor", "max_problems", "start_from",
+            "normalize_proxies",
+        )  # fmt: skip
+        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)!r}" for name in names)])
 
     def _by_class(self) -> Tensor:
         """Return a view (C, K, d) of the proxies."""
-        return self.proxies.detach().view(-1, self.per_class, self.proxies.shape[1])
+        return self.proxies.detach().view(-1, self.proxies_per_class, self.proxies.shape[1])

@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from winnow.data import Ragged, crop_batch, resize_short, test_boxes
-from winnow.data.resize import MAX_ELONGATION
-from winnow.functional import NORMALISE, Pooled, clip_norm, gsp, pairwise_distance
-from winnow.models import Embedder
-from winnow.models.embedder import grid_shape
-from winnow.pooling import GSP, PrototypePooling
+from winnow.data import RaggedImages, crop_batch, resize_short, test_boxes
+from winnow.data.decoding import MAX_ELONGATION
+from winnow.functional import NORMALIZERS, PoolingOutput, clip_norm, gsp, pairwise_distance
+from winnow.models import Embedder, grid_shape
+from winnow.pooling import GSP, GSPGuidedPooling, PrototypePooling
 from winnow.pooling.base import as_tokens
-from winnow.pooling.gsp import left_behind
-from winnow.pooling.gsp_combined import GuidedByGSP
+from winnow.pooling.gsp import pool_residual
 
 
 class Box(NamedTuple):
@@ -78,15 +76,15 @@ class Looker:
         self.model = model.eval()
         pooling = model.head.pooling
         self.pooling = pooling
-        self.adjustable = isinstance(pooling, GSP | GuidedByGSP) and pooling.is_ready
-        self.mu = float(pooling.mu) if isinstance(pooling, GSP | GuidedByGSP) else None
-        self.eps = float(pooling.eps) if isinstance(pooling, GSP | GuidedByGSP) else None
+        self.adjustable = isinstance(pooling, GSP | GSPGuidedPooling) and pooling.prototypes_ready
+        self.mu = float(pooling.mu) if isinstance(pooling, GSP | GSPGuidedPooling) else None
+        self.eps = float(pooling.eps) if isinstance(pooling, GSP | GSPGuidedPooling) else None
 
     @property
     def prototypes(self) -> Tensor | None:
         """(m, d), where the pooling has prototypes that were set from data and tells their shares."""
         pooling = self.pooling
-        has_them = isinstance(pooling, PrototypePooling) and pooling.has_attributes and pooling.is_ready
+        has_them = isinstance(pooling, PrototypePooling) and pooling.has_attributes and pooling.prototypes_ready
         return pooling.prototypes if has_them else None  # type: ignore[return-value]
 
     def prepare(self, image: Image.Image) -> Prepared:
@@ -95,7 +93,7 @@ class Looker:
         pixels = np.array(resize_short(image, self.model.crops.resize))
         height, width = pixels.shape[:2]
         measures = (torch.tensor([number]) for number in (0, height, width))
-        batch = Ragged(torch.from_numpy(pixels).reshape(-1), *measures)
+        batch = RaggedImages(torch.from_numpy(pixels).reshape(-1), *measures)
         boxes = test_boxes(batch.heights, batch.widths, size)
         top, left, tall, wide = boxes[0].tolist()
         box = Box(left / width, top / height, wide / width, tall / height)
@@ -106,8 +104,8 @@ class Looker:
         """Pass images through the network, in one call."""
         maps = self.model.backbone(torch.stack([image.crop for image in images]).to(self.model.device))
         rows, columns = grid_shape(maps)
-        pooled = self.model.head(maps, details=True)
-        vectors = self._vectors(pooled.pooled)
+        pooled = self.model.head(maps, return_details=True)
+        vectors = self._vectors(pooled.vector)
         kept: Sequence[Tensor | None] = [None] * len(images)
         if self.adjustable:
             local = self.model.head.project(maps) if isinstance(self.pooling, GSP) else as_tokens(maps)
@@ -131,19 +129,19 @@ class Looker:
             return seen
         features = seen.features[None].to(self.model.device)
         pooled = self._pool(features, self.mu if mu is None else mu, self.eps if eps is None else eps)
-        vector = self._vectors(pooled.pooled)[0]
+        vector = self._vectors(pooled.vector)[0]
         return Seen(seen.box, seen.grid, vector, _row(pooled.weights, 0), _row(pooled.attributes, 0), seen.features)
 
-    def _pool(self, features: Tensor, mu: float, eps: float) -> Pooled:
+    def _pool(self, features: Tensor, mu: float, eps: float) -> PoolingOutput:
         pooling = self.pooling
         if isinstance(pooling, GSP):
-            moved = Pooled(*gsp(features, pooling.prototypes, mu, eps))
-            return moved if pooling.role == "foreground" else left_behind(features, moved, mu)
-        assert isinstance(pooling, GuidedByGSP)
+            moved = PoolingOutput(*gsp(features, pooling.prototypes, mu, eps))
+            return moved if pooling.role == "foreground" else pool_residual(features, moved, mu)
+        assert isinstance(pooling, GSPGuidedPooling)
         other = copy.copy(pooling)  # shares the parameters, and has its own mu and eps
         other.mu, other.eps = mu, eps
-        result: Pooled = other(features, guide=self.model.head.project(features), details=True)
-        return result._replace(pooled=self.model.head.projection(result.pooled))
+        result: PoolingOutput = other(features, guide=self.model.head.project(features), return_details=True)
+        return result._replace(vector=self.model.head.projection(result.vector))
 
     @torch.inference_mode()
     def liking(self, seen: Seen, prototype: int) -> NDArray[np.float32] | None:
@@ -161,7 +159,7 @@ class Looker:
         return result
 
     def _vectors(self, pooled: Tensor) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = NORMALISE[self.model.config.normalise](pooled.float()).cpu().numpy()
+        vectors: NDArray[np.float32] = NORMALIZERS[self.model.config.normalize](pooled.float()).cpu().numpy()
         return vectors
 
 

@@ -154,7 +154,7 @@ def api(service: Service, tastes: Tastes, limits: Limits) -> APIRouter:
         """Tell what is served."""
         entries = [await service.entry(int(number)) for number in spread(service.index.ids, _EXAMPLES)]
         return answers.About(
-            entries=len(service.index), pooling=looker.model.config.pooling["name"], adjustable=looker.adjustable,
+            entries=len(service.index), pooling=looker.model.config.pooling.name, adjustable=looker.adjustable,
             mu=looker.mu, eps=looker.eps, largest_mu=largest_mu, prototypes=tastes.count,
             upload_bytes=limits.upload_bytes, media_types=list(MEDIA_TYPES.values()), neighbours=MOST_NEIGHBOURS,
             examples=[answers.Image(**telling.named(entry)) for entry in entries],

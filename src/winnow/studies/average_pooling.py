@@ -12,17 +12,16 @@ from torch import Tensor
 from winnow.data import ImageSet, MPerClassSampler, load_images
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError
-from winnow.functional import analyse_average_pooling
-from winnow.losses import C2
+from winnow.functional import analyze_average_pooling
+from winnow.losses import ContrastiveLoss
 from winnow.models import Embedder
 from winnow.pooling.base import as_tokens
 from winnow.studies.average_pooling_model import Looked, cifar_features, comparison
 from winnow.studies.average_pooling_report import PER_CLASS, PROTOTYPES, draw, row_of, told
 from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.training import load_config
-from winnow.training.features import frozen_inputs
-from winnow.training.opening import make_crops
-from winnow.training.prepare import resolve_config
+from winnow.training.build import make_crops, resolve_config
+from winnow.training.features import extract_features
 
 CLASSES = 10  # as in the documents
 SOME = 16  # images of a class in small
@@ -33,18 +32,18 @@ WORDS = ["data=emoji", "backbone.train=frozen", "train.device=cpu", "dim=2", "po
 def pick_images(task: Task, per_class: int) -> ImageSet:
     """Return some images of the first classes: of the embedded set, or of the folder that was named."""
     whole = load_emoji(images_per_class=per_class).train if task.data is None else load_images(task.data)
-    chosen = whole.of_classes(range(min(CLASSES, len(whole.class_names))))
+    chosen = whole.select_classes(range(min(CLASSES, len(whole.class_names))))
     keep = [
         int(i) for label in range(len(chosen.class_names)) for i in np.flatnonzero(chosen.labels == label)[:per_class]
     ]
-    return chosen.of_images(keep)
+    return chosen.select(keep)
 
 
 def local_features(images: ImageSet, words: Sequence[str]) -> Tensor:
     """Return a pretrained backbone's local features (N, n, C)."""
     config = resolve_config(load_config(None, list(words)))
     backbone = Embedder.create(config).backbone
-    inputs, _ = frozen_inputs(backbone, images, make_crops(config), torch.device("cpu"))
+    inputs, _ = extract_features(backbone, images, make_crops(config), torch.device("cpu"))
     return as_tokens(inputs.whole())
 
 
@@ -58,8 +57,8 @@ def train_plane(features: Tensor, labels: Tensor, steps: int) -> Tensor:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(2, means.shape[1]) / means.shape[1] ** 0.5)
     optimizer = torch.optim.Adam([weight], lr=3e-3)
-    loss = C2(positive_margin=0.0, negative_margin=0.5)
-    loss.normalise = lambda vectors: vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1.0)
+    loss = ContrastiveLoss(pos_margin=0.0, neg_margin=0.5)
+    loss.normalizer = lambda vectors: vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1.0)
     own = labels.numpy()
     sampler = MPerClassSampler(own, min(CLASSES, int(own.max()) + 1), 4, seed=0)
     for step in range(steps):
@@ -86,7 +85,7 @@ def study(task: Task) -> Findings:
         scaled = space / space.norm(dim=2).max()  # as in the documents: no feature is longer than one
         for count in COUNTS:
             task.note(f"{count} prototypes, {name}")
-            found = analyse_average_pooling(scaled, labels, count)
+            found = analyze_average_pooling(scaled, labels, count)
             rows.append(row_of(name, scaled.shape[2], found))
             if (name, count) == ("plane", PROTOTYPES):
                 figure = draw(found, scaled, labels, looked.classes)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.data.sets import DATASETS
+from winnow.data.datasets import DATASETS
 from winnow.errors import DataError
 from winnow.pooling.base import as_tokens
 from winnow.studies.base import Task
@@ -17,11 +17,11 @@ from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import percent
 from winnow.studies.trained import Trained, open_trained
 from winnow.studies.zero_shot import CIFAR
-from winnow.training.prepare import load_data
+from winnow.training.build import load_splits
 
 # The documents give no loss and no margins. Theirs are meant for networks that know ImageNet: from nothing, all classes
 # stay in one place with them, hence the wide one. No vector is longer than one, as in their picture.
-PLANE = ["backbone.weights=random", "pooling=gap", "dim=2", "normalise=ball", "loss=c2", "loss.negative_margin=1.0"]
+PLANE = ["backbone.weights=random", "pooling=gap", "dim=2", "normalize=ball", "loss=c2", "loss.neg_margin=1.0"]
 METHOD = Method("GAP", [])
 
 
@@ -60,7 +60,7 @@ def cifar_features(task: Task, per_class: int) -> Looked:
     if not found:
         raise DataError(f"no trained model in {task.runs}: `{task.command('average-pooling')}` trains it")
     run = compared.plan(METHOD, 0, task)
-    splits = load_data(run.config, task.shared)
+    splits = load_splits(run.config, task.shared)
     spaces, labels = look(open_trained(run, splits, task.shared), per_class)
     assert splits.test is not None, "a study compares on test images"
     where = (

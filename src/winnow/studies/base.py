@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.files import write_text
 from winnow.report.style import save
-from winnow.training.provenance import provenance
-from winnow.training.shared import Shared
+from winnow.training.cache import RunCache
+from winnow.training.results import collect_provenance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ class Task:
     runs: Path = Path("studies/runs")
     only_finished: bool = False
     note: Callable[[str], None] = lambda text: None
-    shared: Shared = field(default_factory=Shared)
+    shared: RunCache = field(default_factory=RunCache)
     words: Sequence[str] = ()
     methods: Sequence[str] = ()
     seeds: Sequence[int] | None = None
@@ -159,7 +159,8 @@ def write_findings(name: str, findings: Findings, folder: Path) -> list[Path]:
     for key, picture in findings.pictures.items():
         paths[key] = folder / f"{name}_{key}.png"
         save(picture, paths[key])
-    content = {"name": name, "title": findings.title, **provenance(), "settings": dict(findings.settings),
+    content = {"name": name, "title": findings.title, **collect_provenance().to_dict(),
+               "settings": dict(findings.settings),
                "text": findings.text, "rows": [dict(row) for row in findings.rows], **findings.details}  # fmt: skip
     write_text(paths["json"], json.dumps(content, indent=2) + "\n")
     return list(paths.values())

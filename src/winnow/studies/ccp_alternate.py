@@ -12,6 +12,7 @@ from winnow.studies.ccp_sweeps import EVERY, LOSSES, ccp, compare, train, where
 from winnow.studies.cub_losses import XBM
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, findings, percent, scores, verdict
+from winnow.training.config import make_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,7 @@ CONCLUDED = (
 
 def comparison(task: Task) -> Comparison:
     """Return each pair loss within the batch, with one problem's proxies and with CCP; C2 with a memory too."""
-    memory = ["references=memory", "references.batches=10", "references.start=50"] if task.small else XBM
+    memory = ["references=memory", "references.num_batches=10", "references.start_step=50"] if task.small else XBM
     methods = []
     for loss, own in LOSSES[task.small].items():
         words = {"": [], ", one problem": ccp(problems=1), " + CCP": ccp()}
@@ -72,7 +73,9 @@ def study(task: Task) -> Findings:
     solved_by = {loss: [steps for run in found[loss + KINDS[-1]] for steps in solved_steps(run)] for loss in losses}
     items += [told_steps(solved_by, least), CONCLUDED]
     limit = [
-        name for name, runs in found.items() if any(run["steps"] >= run["config"]["train"]["steps"] for run in runs)
+        name
+        for name, runs in found.items()
+        if any(run["steps"] >= make_config(run["config"]).train.max_steps for run in runs)
     ]
     ended = f" Runs of {', '.join(limit)} ended at the limit of steps, which hides longer ones." if limit else ""
     begin = (

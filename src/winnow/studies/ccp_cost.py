@@ -12,16 +12,16 @@ from torch import Tensor
 
 from winnow.bench.scene import Noise, Scene
 from winnow.bench.timing import measure, measure_all, pick_device
-from winnow.data import ImageStore
-from winnow.references import CCP
+from winnow.data import ImageCache
+from winnow.references import ChanceConstrainedProxies
 from winnow.studies.base import Findings, Task, paragraphs
 from winnow.studies.ccp_cost_report import BATCH, LARGE, SHORTEST, THEIR_COUNT, draw, how, told
 from winnow.studies.iterations import kept_bytes
 from winnow.training import Trainer
-from winnow.training.lane import finish
+from winnow.training.engine.stream import run_to_end
 
 if TYPE_CHECKING:
-    from winnow.training.lane import Work
+    from winnow.training.engine.stream import Steps
 
 PLAIN = "C2"
 CASES = {"C2 + CCP, CUB": (75, "cub"), "C2 + CCP, SOP": (8488, "sop")}  # classes of a fold; CUB's are the plain loss's
@@ -38,10 +38,10 @@ def study(task: Task) -> Findings:
     device = pick_device("auto")
     network, crop, steps, repeats = SIZES[task.small]
     first = next(iter(CASES.values()))[0]
-    store = ImageStore(Noise(crop, first), resize=crop, cache="device", device=device)
+    store = ImageCache(Noise(crop, first), resize=crop, cache="device", device=device)
     words = [f"backbone={network}", "backbone.weights=random", "backbone.train=full", f"image.resize={crop}",
              f"image.crop={crop}", f"train.device={device.type}", "pooling=gap", "dim=128", "loss=c2", "train.lr=1e-6",
-             "train.eval_every=1000000"]  # fmt: skip
+             "train.eval_steps=1000000"]  # fmt: skip
     scene = Scene(device, store, words, steps, classes=first)
     trainers = {PLAIN: scene.trainer(BATCH)}
     for name, (classes, preset) in CASES.items():
@@ -69,20 +69,20 @@ def study(task: Task) -> Findings:
     return Findings("What CCP costs", text, rows, draw(rows), settings)
 
 
-def driven(trainer: Trainer, steps: Callable[[], Work[None]]) -> Callable[[], None]:
+def driven(trainer: Trainer, steps: Callable[[], Steps[None]]) -> Callable[[], None]:
     """Return what takes steps on the trainer's own stream."""
-    return lambda: finish(trainer.lane.drive(steps()))
+    return lambda: run_to_end(trainer.stream.run_on(steps()))
 
 
 def begin_problem(trainer: Trainer) -> float:
     """Solve a first problem by fiat, and return the seconds the second takes to begin."""
-    problems, references = trainer.problems, trainer.learner.references
+    problems, references = trainer.ccp_solver, trainer.objective.references
     assert problems is not None, "only CCP begins problems"
-    assert isinstance(references, CCP), "and it has problems"
+    assert isinstance(references, ChanceConstrainedProxies), "and it has problems"
 
     def validate() -> float:
         started = time.perf_counter()
-        finish(trainer.lane.drive(problems.validated(0, 0.5, over=False)))
+        run_to_end(trainer.stream.run_on(problems.iter_update(0, 0.5, over=False)))
         if trainer.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - started
@@ -95,16 +95,16 @@ def begin_problem(trainer: Trainer) -> float:
 
 def picking_time(trainer: Trainer, device: torch.device, repeats: int) -> float:
     """Return the seconds that new proxies of all classes take to be picked, out of pools of made embeddings."""
-    references = trainer.learner.references
-    assert isinstance(references, CCP), "only CCP picks proxies"
-    count, width = len(references.proxies) // references.per_class, references.proxies.shape[1]
-    pool = torch.randn(count, references.pool, width, generator=torch.Generator().manual_seed(0)).to(device)
+    references = trainer.objective.references
+    assert isinstance(references, ChanceConstrainedProxies), "only CCP picks proxies"
+    count, width = len(references.proxies) // references.proxies_per_class, references.proxies.shape[1]
+    pool = torch.randn(count, references.pool_size, width, generator=torch.Generator().manual_seed(0)).to(device)
     classes = torch.arange(count, device=device)
     proxies = references.proxies.detach().clone()
-    normalise = trainer.learner.loss.normalise
+    normalize = trainer.objective.loss.normalizer
 
     def pick() -> None:
-        references.seed(pool, classes, first=False, normalise=normalise)
+        references.seed(pool, classes, first=False, normalize=normalize)
 
     seconds = measure(pick, device=device, repeats=repeats, warmup=1).median
     with torch.no_grad():
@@ -114,17 +114,17 @@ def picking_time(trainer: Trainer, device: torch.device, repeats: int) -> float:
 
 def proxies_of(trainer: Trainer) -> int:
     """Return how many proxies a learner has in all."""
-    references = trainer.learner.references
-    return len(references.proxies) if isinstance(references, CCP) else 0
+    references = trainer.objective.references
+    return len(references.proxies) if isinstance(references, ChanceConstrainedProxies) else 0
 
 
 def memory_of(trainer: Trainer) -> dict[str, float]:
     """Return what a run holds in MB: for a backward pass, in weights, gradients and moments, and in older weights."""
-    learner = trainer.learner
+    learner = trainer.objective
     trained = sum(map(_bytes, (p for p in learner.parameters() if p.requires_grad)))
     others = sum(map(_bytes, (p for p in learner.parameters() if not p.requires_grad)))
-    previous = 0 if learner.pull is None else sum(map(_bytes, learner.pull.previous.values()))
-    best = 0 if trainer.problems is None else sum(map(_bytes, learner.state_dict().values()))
+    previous = 0 if learner.proximal is None else sum(map(_bytes, learner.proximal.target.values()))
+    best = 0 if trainer.ccp_solver is None else sum(map(_bytes, learner.state_dict().values()))
     indices = trainer.sampler.batch(0)
     images = trainer.train.train(indices, torch.Generator().manual_seed(0))
     labels = torch.from_numpy(trainer.train.labels[indices]).to(trainer.device)
@@ -132,7 +132,7 @@ def memory_of(trainer: Trainer) -> dict[str, float]:
     kept = kept_bytes(lambda: learner(images, labels))
     parts = {"kept for backward, MB": kept, "weights, gradients and moments, MB": 4 * trained + others,
              "previous weights, MB": previous, "best weights of a problem, MB": best}  # fmt: skip
-    proxies = _bytes(learner.references.proxies) if isinstance(learner.references, CCP) else 0
+    proxies = _bytes(learner.references.proxies) if isinstance(learner.references, ChanceConstrainedProxies) else 0
     wholes = {"in all, MB": sum(parts.values()), THEIR_COUNT: previous + proxies}
     return {name: size / MB for name, size in (parts | wholes).items()}
 

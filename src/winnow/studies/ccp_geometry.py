@@ -9,7 +9,7 @@ from torch import Tensor
 
 from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
-from winnow.functional import greedy_k_centre, pairwise_distance
+from winnow.functional import greedy_k_center, pairwise_distance
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_geometry_report import APART, MANY, PLAIN, RADIUS, SHOWN, Picture, draw, how, told
 from winnow.studies.ccp_sweeps import LOSSES, ccp, compare, make_images
@@ -17,10 +17,10 @@ from winnow.studies.kept_runs import Kept, keep_run
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import finished
 from winnow.studies.problem_solutions import solve_problems
-from winnow.training import Config, Monitor, Trainer
-from winnow.training.arithmetic import make_fabric
-from winnow.training.judge import collect
-from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
+from winnow.training import Callback, RunConfig, Trainer
+from winnow.training.build import build_setup, init_objective, load_splits, resolve_config
+from winnow.training.engine.precision import make_fabric
+from winnow.training.evaluation import embed
 
 
 def comparison(task: Task) -> Comparison:
@@ -57,7 +57,7 @@ def study(task: Task) -> Findings:
     return Findings("The geometry of unseen classes", text, rows, draw(pictures(first)), settings)
 
 
-def solved(task: Task, name: str, config: Config) -> Kept | None:
+def solved(task: Task, name: str, config: RunConfig) -> Kept | None:
     """Train a run, or read what came of it: a row for each problem, and some classes' embeddings.
 
     Raises:
@@ -65,16 +65,16 @@ def solved(task: Task, name: str, config: Config) -> Kept | None:
     """
 
     def train() -> Kept:
-        splits = load_data(config, task.shared)
+        splits = load_splits(config, task.shared)
         own = resolve_config(config, splits.train)
-        prepared = prepare(own, splits, Monitor(), task.shared)
+        prepared = build_setup(own, splits, Callback(), task.shared)
         prepared.embedder.to(make_fabric(own).device)
-        trainer = Trainer(own, make_learner(prepared), prepared.train, prepared.val)
-        learner, test = trainer.learner, prepared.test
+        trainer = Trainer(own, init_objective(prepared), prepared.train, prepared.val)
+        learner, test = trainer.objective, prepared.test
         assert test is not None, "a comparison has test classes"
         problems = solve_problems(trainer)
-        records = [] if trainer.problems is None else trainer.problems.records()
-        records = records or [{"steps": trainer.progress.step, "best": trainer.progress.best}]
+        records = [] if trainer.ccp_solver is None else trainer.ccp_solver.records()
+        records = records or [{"steps": trainer.state.step, "best": trainer.state.best}]
         rows: list[dict[str, Any]] = []
         curves: list[list[float]] = []
         tensors: dict[str, Tensor] = {}
@@ -83,7 +83,7 @@ def solved(task: Task, name: str, config: Config) -> Kept | None:
             if not problem.weights:
                 continue  # the run's end cut it off before its first validation
             learner.load_state_dict(problem.weights)
-            embeddings = learner.loss.normalise(collect(learner.model, test, batch=own.train.eval_batch)).cpu()
+            embeddings = learner.loss.normalizer(embed(learner.model, test, batch=own.train.eval_batch_size)).cpu()
             reached = 100 * retrieval_metrics(embeddings, test.labels)["MAP@R"]
             tensors[f"{len(rows)}.embeddings"] = embeddings[labels < SHOWN]
             measured = geometry(embeddings, labels)
@@ -119,7 +119,7 @@ def radii(points: Tensor) -> Tensor:
     first = distances.amax(dim=1).argmin()[None]
     if len(points) == 1:
         return distances[0]
-    order = torch.cat([first, greedy_k_centre(points, len(points) - 1, points[first])])
+    order = torch.cat([first, greedy_k_center(points, len(points) - 1, points[first])])
     return distances[order].cummin(dim=0).values.amax(dim=1)
 
 

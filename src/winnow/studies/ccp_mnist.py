@@ -8,31 +8,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from winnow.data import Labels, MnistSet
+from winnow.data import ArrayImages, Labels
 from winnow.evaluation import retrieval_metrics
-from winnow.functional import NORMALISE
-from winnow.models import Embedder, Head
-from winnow.models.backbone import Backbone
+from winnow.functional import NORMALIZERS
+from winnow.models import Backbone, Embedder, Head
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL, SAMPLE, Solution, draw, how, table, told
 from winnow.studies.grey_images import find_images
 from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.problem_solutions import solve_problems
 from winnow.training import Trainer, load_config
+from winnow.training.build import resolve_config
+from winnow.training.evaluation import embed as embed_inputs
 from winnow.training.inputs import PixelInputs
-from winnow.training.judge import collect
-from winnow.training.learner import build_learner
-from winnow.training.prepare import resolve_config
+from winnow.training.objective import build_objective
 
 if TYPE_CHECKING:
-    from winnow.training.config import Config
+    from winnow.training.config import RunConfig
 
 VALIDATION = 1000  # training images held out
 SEEDS = 3
 
 METHODS = {
     "CCP": ["references=ccp"],
-    "one problem": ["references=ccp", "references.problems=1"],
+    "one problem": ["references=ccp", "references.max_problems=1"],
     "samples": ["references=batch"],
 }
 """The same proxies re-seeded, left alone, and none: the batch's samples in their place."""
@@ -94,7 +93,7 @@ def study(task: Task) -> Findings:
 
 
 def solved(
-    task: Task, method: str, config: Config, name: str, train: MnistSet, test: MnistSet
+    task: Task, method: str, config: RunConfig, name: str, train: ArrayImages, test: ArrayImages
 ) -> tuple[list[Solution], list[dict[str, Any]]]:
     """Train a run that the task has not kept yet; return what [`solve`][winnow.studies.ccp_mnist.solve] does.
 
@@ -104,7 +103,7 @@ def solved(
     """
 
     def make() -> Kept:
-        task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
+        task.note(f"{method}, seed {config.seed}: {config.train.max_steps} steps at most")
         solutions, records = solve(config, train, test)
         tensors = {
             f"{number}.{part}": tensor for number, solution in enumerate(solutions)
@@ -123,45 +122,50 @@ def solved(
     return solutions, kept.numbers["records"]
 
 
-def make_config(words: list[str], steps: int) -> Config:
+def make_config(words: list[str], steps: int) -> RunConfig:
     """Return a run's config.
 
     Chapter 3's normalisation and patience. C2's margin is wide and the steps large because the network starts from
     nothing: with the documents' margins, meant for networks that know ImageNet, all classes stay in one place.
     """
-    ccp = [f"references.per_class={PER_CLASS}", f"references.pool={POOL}"] if words[0] == "references=ccp" else []
+    ccp = (
+        [f"references.proxies_per_class={PER_CLASS}", f"references.pool_size={POOL}"]
+        if words[0] == "references=ccp"
+        else []
+    )
     base = [
-        "pooling=gap", "dim=2", "normalise=ball", "loss=c2", "loss.negative_margin=1.0", "train.lr=3e-3",
-        "train.classes_per_batch=10", "train.samples_per_class=4", "train.eval_every=50", "train.patience=60",
-        f"train.steps={steps}", "train.eval_batch=500", "backbone.train=full", "backbone.freeze_batch_norm=false",
+        "pooling=gap", "dim=2", "normalize=ball", "loss=c2", "loss.neg_margin=1.0", "train.lr=3e-3",
+        "train.classes_per_batch=10", "train.samples_per_class=4", "train.eval_steps=50", "train.patience=60",
+        f"train.max_steps={steps}", "train.eval_batch_size=500", "backbone.train=full",
+        "backbone.freeze_batch_norm=false",
     ]  # fmt: skip
     return resolve_config(load_config(None, [*base, *words, *ccp]))
 
 
-def make_embedder(config: Config) -> Embedder:
+def make_embedder(config: RunConfig) -> Embedder:
     """Return an embedder with random weights: of the network that a config of the full size names, or a small one."""
     if config.backbone.name == BACKBONE:
         return Embedder.create(config, load_weights=False)
     network = SmallNet()
-    backbone = Backbone(network, level=None, width=network.num_features, freeze_batch_norm=False)
-    return Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
+    backbone = Backbone(network, out_index=None, num_features=network.num_features, freeze_batch_norm=False)
+    return Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling), config)
 
 
-def solve(config: Config, train: MnistSet, test: MnistSet) -> tuple[list[Solution], list[dict[str, Any]]]:
+def solve(config: RunConfig, train: ArrayImages, test: ArrayImages) -> tuple[list[Solution], list[dict[str, Any]]]:
     """Train a run; return what its problems came to and their records; without problems, what the run came to."""
     torch.manual_seed(config.seed)
     embedder = make_embedder(config)
-    learner = build_learner(config, embedder, CLASSES)
+    learner = build_objective(config, embedder, CLASSES)
     pixels, labels = torch.from_numpy(train.pixels.copy()), train.labels
     fit = PixelInputs(pixels[:-VALIDATION], labels[:-VALIDATION], "training image")
     trainer = Trainer(config, learner, fit, PixelInputs(pixels[-VALIDATION:], labels[-VALIDATION:], "validation image"))
-    normalise = NORMALISE[config.normalise]
+    normalize = NORMALIZERS[config.normalize]
 
     def embed(pixels: Tensor, labels: Labels) -> Tensor:
-        return normalise(collect(embedder, PixelInputs(pixels, labels, ""), batch=500))
+        return normalize(embed_inputs(embedder, PixelInputs(pixels, labels, ""), batch=500))
 
     def shaped(proxies: Tensor | None) -> Tensor | None:
-        return None if proxies is None else normalise(proxies).view(CLASSES, PER_CLASS, -1)
+        return None if proxies is None else normalize(proxies).view(CLASSES, PER_CLASS, -1)
 
     solutions = []
     problems = solve_problems(trainer)
@@ -173,5 +177,5 @@ def solve(config: Config, train: MnistSet, test: MnistSet) -> tuple[list[Solutio
         following = problems[number + 1].began if number + 1 < len(problems) else None
         converged = shaped(problem.weights.get("references.proxies"))
         solutions.append(Solution(embed(pixels[:SAMPLE], labels[:SAMPLE]), converged, shaped(following), test_map))
-    records = [] if trainer.problems is None else trainer.problems.records()
-    return solutions, records or [{"steps": trainer.progress.step, "best": trainer.progress.best}]
+    records = [] if trainer.ccp_solver is None else trainer.ccp_solver.records()
+    return solutions, records or [{"steps": trainer.state.step, "best": trainer.state.best}]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from winnow.data import MnistSet
+from winnow.data import ArrayImages
 from winnow.errors import DataError
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies import ccp_mnist
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 THESIS = {"samples": 98.06, "proxies": 97.21}
 METHODS = {"samples": ["references=batch"], "proxies": ["references=ccp"]}
 STEPS, SEEDS = {True: 600, False: 10_000}, {True: 2, False: 3}
-WORDS = {True: ["train.lr=1e-2", "train.eval_every=20"], False: []}  # few steps are to be large ones
+WORDS = {True: ["train.lr=1e-2", "train.eval_steps=20"], False: []}  # few steps are to be large ones
 MADE_HOW = "ten emoji in grey, drawings and learning rate chosen in short runs so that both ways learn"
 
 
@@ -49,7 +49,9 @@ def study(task: Task) -> Findings:
     return Findings("Samples and proxies", text, rows, draw(rows), settings)
 
 
-def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, test: MnistSet) -> dict[str, Any] | None:
+def run(
+    task: Task, name: str, method: str, words: list[str], train: ArrayImages, test: ArrayImages
+) -> dict[str, Any] | None:
     """Train a run, or read what came of it; None where nothing more is to be trained.
 
     Raises:
@@ -60,7 +62,7 @@ def run(task: Task, name: str, method: str, words: list[str], train: MnistSet, t
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
 
     def train_it() -> Kept:
-        task.note(f"{method}, seed {config.seed}: {config.train.steps} steps at most")
+        task.note(f"{method}, seed {config.seed}: {config.train.max_steps} steps at most")
         solutions, records = ccp_mnist.solve(config, train, test)
         solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
         problems = len(records) if method == "proxies" else None

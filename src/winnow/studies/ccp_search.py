@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from winnow.data.sets.benchmark import fold_range
+from winnow.data.datasets import fold_range
 from winnow.errors import DataError, MissingExtraError
 from winnow.protocols.kinds import ABLATION
 from winnow.protocols.memory import telling
@@ -21,7 +21,7 @@ from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.outcomes import finished, verdict
 
-PULL, PROXIES = "references.pull", "references.per_class"
+PULL, PROXIES = "references.proximal_weight", "references.proxies_per_class"
 POOL = 16  # the documents', whatever the number of proxies
 SPACE = [f"{PULL}=1e-7..10:log", f"{PROXIES}=1..16"]
 TRIALS = {True: 12, False: 30}

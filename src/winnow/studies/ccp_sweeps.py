@@ -13,11 +13,11 @@ from winnow.studies.cub_losses import CCP, CONFIG
 from winnow.studies.methods import Comparison, Method
 
 STEPS, EVERY = 500, 10
-SMALL = ["pooling=gap", "dim=128", "train.lr=3e-3", f"train.steps={STEPS}", f"train.eval_every={EVERY}"]
+SMALL = ["pooling=gap", "dim=128", "train.lr=3e-3", f"train.max_steps={STEPS}", f"train.eval_steps={EVERY}"]
 # Chapter 3 validates every 25 steps and waits for 60 validations, with CCP and without.
-FULL = ["pooling=gap", "train.eval_every=25", "train.patience=60"]
+FULL = ["pooling=gap", "train.eval_steps=25", "train.patience=60"]
 
-_C2 = ["loss=c2", "loss.positive_margin=0.2", "loss.negative_margin=0.9"]
+_C2 = ["loss=c2", "loss.pos_margin=0.2", "loss.neg_margin=0.9"]
 LOSSES: Mapping[bool, Mapping[str, Sequence[str]]] = {
     True: {"C2": _C2, "MS": ["loss=ms"], "Triplet": ["loss=triplet"]},
     False: {name: [f"loss={name.lower()}", "loss.preset=cub"] for name in ("C2", "MS", "Triplet")},
@@ -61,7 +61,7 @@ def where(small: bool, *, fair: bool = False) -> str:
 
 def ccp(*, per_class: int | None = None, pool: int | None = None, problems: int | None = None) -> list[str]:
     """Return the words of CCP with the documents' proxies and pools for CUB, but for those that are given."""
-    settings = {"per_class": per_class, "pool": pool, "problems": problems}
+    settings = {"proxies_per_class": per_class, "pool_size": pool, "max_problems": problems}
     return [*CCP[:2], *(f"references.{key}={value}" for key, value in settings.items() if value is not None)]
 
 

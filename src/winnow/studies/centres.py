@@ -14,11 +14,11 @@ from winnow.studies.outcomes import deviation, findings
 from winnow.studies.poolings import WORDS
 
 REGULARISERS: Mapping[str, Sequence[str]] = {
-    "R1 farthest": ["centres=r1", "centres.toward=farthest"],
-    "R1 nearest": ["centres=r1", "centres.toward=nearest"],
-    "R2 farthest": ["centres=r2", "centres.toward=farthest"],
-    "UniformFace": ["centres=uniformface"],
-    "MHE": ["centres=mhe"],
+    "R1 farthest": ["regularizer=r1", "regularizer.toward=farthest"],
+    "R1 nearest": ["regularizer=r1", "regularizer.toward=nearest"],
+    "R2 farthest": ["regularizer=r2", "regularizer.toward=farthest"],
+    "UniformFace": ["regularizer=uniformface"],
+    "MHE": ["regularizer=mhe"],
 }
 """Gamma and t are winnow's defaults, and so are weights where a size has no others, since the document gives none."""
 MEANS = {"R1 farthest": 0.1, "R1 nearest": 0.03, "R2 farthest": 0.1, "MHE": 0.01}
@@ -57,7 +57,7 @@ class Size:
 def regulariser(size: Size, name: str, loss: str = "Proxy-Anchor") -> list[str]:
     """Return the words of a regulariser beside a loss."""
     weight = (size.weights if loss.startswith("Proxy") else MEANS).get(name)
-    return [*REGULARISERS[name], *([] if weight is None else [f"centres.weight={weight:g}"])]
+    return [*REGULARISERS[name], *([] if weight is None else [f"regularizer.weight={weight:g}"])]
 
 
 def _fast(factor: int) -> list[str]:
@@ -70,7 +70,7 @@ SMALL = Size(
     losses={"Proxy-Anchor": ["loss=proxy_anchor", *_fast(100)], "MS": ["loss=ms"]},
     dim=128, dims=(32, 512), deltas=(0.0, 0.1, 0.2), crops={}, weights={}, seeds=(0,),
     words=[*WORDS, "pooling=gsp", "pooling.mu=0.05", "pooling.eps=20", "train.optimizer=adamw", "train.lr=3e-3",
-           "train.classes_per_batch=32", "train.samples_per_class=2", "train.steps=300", "train.eval_every=50"],
+           "train.classes_per_batch=32", "train.samples_per_class=2", "train.max_steps=300", "train.eval_steps=50"],
 )  # fmt: skip
 # 34 steps of 128 images are a pass over the training classes: 40 passes, the first with a waiting backbone.
 FULL = Size(
@@ -85,8 +85,9 @@ FULL = Size(
     crops={"crop 256": ["image.resize=292", "image.crop=256"]},
     weights={"R1 farthest": FARTHEST, "R2 farthest": FARTHEST}, seeds=(0, 1, 2),
     words=["pooling=gap", "image.resize=256", "image.crop=224", "train.optimizer=adamw", "train.lr=1e-4",
-           "train.classes_per_batch=32", "train.samples_per_class=4", "train.steps=1360", "train.warm_up=34",
-           "train.eval_every=68", "train.patience=20"],
+           "train.classes_per_batch=32", "train.samples_per_class=4", "train.max_steps=1360",
+           "train.freeze_backbone_steps=34",
+           "train.eval_steps=68", "train.patience=20"],
     file=CONFIG,
 )  # fmt: skip
 
@@ -116,7 +117,7 @@ def comparison(size: Size) -> tuple[Comparison, Parts]:
         f"R1 {toward}": {
             delta: plan(f"Proxy-Anchor + R1 {toward}, delta {delta:g}",
                         [dim, *size.losses["Proxy-Anchor"], *regulariser(size, f"R1 {toward}"),
-                         f"centres.delta={delta:g}"],
+                         f"regularizer.delta={delta:g}"],
                         f"R1 {toward}")
             for delta in size.deltas
         }

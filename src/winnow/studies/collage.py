@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from winnow.data.sets import DATASETS
-from winnow.data.sets.cifar100 import CLASSES
-from winnow.data.sets.cifar_collage import CifarCollage
+from winnow.data.datasets import DATASETS, CIFARCollage
+from winnow.data.datasets.cifar import CIFAR100_CLASSES
 from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.collage_pictures import draw, draw_heat_maps
 from winnow.studies.collage_report import table, told
@@ -20,7 +19,7 @@ from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import lacking, records
 from winnow.studies.poolings import LARGE, LOSSES, every_pooling
 from winnow.studies.pretrain import Recipe, pretrain, read_record
-from winnow.training.prepare import load_data
+from winnow.training.build import load_splits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 # The documents' settings: Adam 1e-3, batches of 16 x 4, no augmentation, batch norm that learns; GSP's m, mu and eps.
 WORDS = [
     "backbone=resnet20", "backbone.freeze_batch_norm=false", "dim=128",
-    "augment.area=[1,1]", "augment.aspect=[1,1]", "augment.flip=false",
-    "train.classes_per_batch=16", "train.samples_per_class=4", "train.lr=1e-3", "train.eval_batch=1000",
+    "augment.scale=[1,1]", "augment.ratio=[1,1]", "augment.hflip=false",
+    "train.classes_per_batch=16", "train.samples_per_class=4", "train.lr=1e-3", "train.eval_batch_size=1000",
     "plateau=0.5", "plateau.patience=5", "plateau.cooldown=0",
 ]  # fmt: skip
-GSP = ["pooling.prototypes=64", "pooling.eps=10"]
+GSP = ["pooling.num_prototypes=64", "pooling.eps=10"]
 ZSR = "zsr=0.5"
 
 COLLAGES = ["data=cifar_collage", "image.resize=64", "image.crop=64"]
@@ -88,12 +87,12 @@ class Size:
 # must be given several times that.
 FULL = Size(
     tuple(METHODS), (0, 1, 2),
-    ["backbone.train=full", "train.steps=6000", "train.eval_every=300", "train.patience=10"],
+    ["backbone.train=full", "train.max_steps=6000", "train.eval_steps=300", "train.patience=10"],
     Recipe(),
 )  # fmt: skip
 SMALL = Size(
     ("GAP", "GSP", "GSP + ZSR", DISTILLED), (0,),
-    ["backbone.train=frozen", "train.steps=40", "train.eval_every=20"],
+    ["backbone.train=frozen", "train.max_steps=40", "train.eval_steps=20"],
     Recipe(epochs=4, batch=32, lr=0.05),
     made=(10, 2),
 )  # fmt: skip
@@ -122,11 +121,13 @@ def comparison(size: Size, folder: Path, root: Path | None) -> Comparison:
 def pretrain_both(size: Size, folder: Path, root: Path | None, task: Task) -> None:
     """Make the weights that runs start from: of the training images of Cifar-100, judged on its test images."""
     cifar, collages = DATASETS["cifar100"].load(root), DATASETS["cifar_collage"]
-    assert isinstance(collages, CifarCollage)
-    chosen = {TRAINING: collages.classes_of("train"), ALL: CLASSES}
+    assert isinstance(collages, CIFARCollage)
+    chosen = {TRAINING: collages.classes_of("train"), ALL: CIFAR100_CLASSES}
     for name, target in weights_of(folder).items():
-        labels = [CLASSES.index(one) for one in chosen[name]]
-        pretrain(target, cifar.train.of_classes(labels), cifar.test.of_classes(labels), size.recipe, note=task.note)
+        labels = [CIFAR100_CLASSES.index(one) for one in chosen[name]]
+        pretrain(
+            target, cifar.train.select_classes(labels), cifar.test.select_classes(labels), size.recipe, note=task.note
+        )
 
 
 @with_data(small=True, full=True)
@@ -181,10 +182,10 @@ def _heat_maps(task: Task, compared: Comparison) -> dict[str, Figure]:
         name = method.name.removesuffix(f", C2, {TRAINING}")
         if name in SHOWN:
             run = compared.plan(method, compared.seeds[0], task)
-            if run.folder.is_finished and run.folder.model_folder.is_dir():
-                models[name], config = run.folder.model_folder, run.config
+            if run.run_dir.is_finished and run.run_dir.model_folder.is_dir():
+                models[name], config = run.run_dir.model_folder, run.config
     if config is None or not Path(config.data.root or DATASETS[config.data.path].default_root).is_dir():
         return {}
-    splits = load_data(config, task.shared)
+    splits = load_splits(config, task.shared)
     assert splits.test is not None, "the set has test classes"
     return {"heat_maps": draw_heat_maps(models, splits.train, splits.test)}

@@ -12,9 +12,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from winnow.data import Crops, ImageSet, load_images
+from winnow.data import CropTransform, ImageSet, load_images, resize_short
 from winnow.data.emoji import load_emoji
-from winnow.data.resize import resize_short
 from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
 from winnow.models import Backbone, Embedder
@@ -23,9 +22,8 @@ from winnow.report.style import method_colours, new_figure, styled
 from winnow.studies.base import Findings, Task, paragraphs
 from winnow.studies.cub_losses import CONFIG
 from winnow.training import load_config
-from winnow.training.features import frozen_inputs
-from winnow.training.opening import make_crops
-from winnow.training.prepare import resolve_config
+from winnow.training.build import make_crops, resolve_config
+from winnow.training.features import extract_features
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,19 +59,19 @@ class Recompressed(ImageSet):
         image.save(content, "WEBP", quality=self.quality)
         return Image.open(content)
 
-    def identity(self, index: int) -> str:
+    def cache_key(self, index: int) -> str:
         """Return the original's identity, the quality and the size."""
-        return f"{self.images.identity(index)}:webp{self.quality}:{self.short}"
+        return f"{self.images.cache_key(index)}:webp{self.quality}:{self.short}"
 
 
-def average_features(images: ImageSet, backbone: Backbone, crops: Crops, note: Callable[[str], None]) -> Tensor:
+def average_features(images: ImageSet, backbone: Backbone, crops: CropTransform, note: Callable[[str], None]) -> Tensor:
     """Return the unit averages (N, C) of a backbone's local features."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     means = []
     for start in range(0, len(images), AT_ONCE):
         rows = range(start, min(start + AT_ONCE, len(images)))
-        part = images.of_images(rows)
-        means.append(as_tokens(frozen_inputs(backbone, part, crops, device)[0].whole()).mean(dim=1))
+        part = images.select(rows)
+        means.append(as_tokens(extract_features(backbone, part, crops, device)[0].whole()).mean(dim=1))
         note(f"{rows.stop} of {len(images)} images")
     return normalize(torch.cat(means), dim=1)
 
@@ -92,7 +90,7 @@ def sets(task: Task) -> tuple[Mapping[str, ImageSet], list[str], str | None]:
     fine = Recompressed(originals, quality=FINE, short=256)
     whole = {"original": originals, "copy": load_images(COPY), f"WebP {FINE}": fine}
     half = len(originals.class_names) // 2
-    return {name: images.of_classes(range(half, 2 * half)) for name, images in whole.items()}, [], CONFIG
+    return {name: images.select_classes(range(half, 2 * half)) for name, images in whole.items()}, [], CONFIG
 
 
 def study(task: Task) -> Findings:

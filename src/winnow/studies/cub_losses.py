@@ -12,17 +12,17 @@ CONFIG = str(files("winnow.studies") / "cub_fair_fold1.yaml")
 TITLE = "CUB-200-2011, fold 1, ResNet-50"
 SHORT = "A few steps, to see that all of it runs: the numbers mean nothing. "
 """Said of a small study here."""
-CCP = ["references=ccp", "references.preset=cub", "train.eval_every=25", "train.patience=60"]
+CCP = ["references=ccp", "references.preset=cub", "train.eval_steps=25", "train.patience=60"]
 # Batches of 32 classes, faster proxies, and an epoch (100 steps) in which the backbone waits: the fair protocol's way.
 PROXY_ANCHOR = ["loss=proxy_anchor", "loss.preset=cub", "train.classes_per_batch=32", "train.samples_per_class=1",
-                "train.lr_multipliers={'references.proxies': 100}", "train.warm_up=100"]  # fmt: skip
+                "train.lr_multipliers={'references.proxies': 100}", "train.freeze_backbone_steps=100"]  # fmt: skip
 # Toward the farthest, in a training as long as this: the best of 0.3 to 100 beside Proxy-Anchor on the embedded set's
 # validation classes after 800 steps. The default, 0.3, is for short ones too.
 FARTHEST = 10.0
 C2, MS = ["loss=c2", "loss.preset=cub"], ["loss=ms", "loss.preset=cub"]
 
 START, BATCHES = 1000, 25
-XBM = ["references=memory", f"references.batches={BATCHES}", f"references.start={START}"]
+XBM = ["references=memory", f"references.num_batches={BATCHES}", f"references.start_step={START}"]
 
 
 def _thesis(value: float) -> dict[str, float]:
@@ -37,21 +37,21 @@ METHODS = [
     Method("Proxy-Anchor", PROXY_ANCHOR, "proxies", _thesis(21.48)),
     Method(
         "Proxy-Anchor + R1, farthest",
-        [*PROXY_ANCHOR, "centres=r1", "centres.toward=farthest", f"centres.weight={FARTHEST:g}"],
+        [*PROXY_ANCHOR, "regularizer=r1", "regularizer.toward=farthest", f"regularizer.weight={FARTHEST:g}"],
         "centres",
     ),
-    Method("Proxy-Anchor + R1, nearest", [*PROXY_ANCHOR, "centres=r1", "centres.toward=nearest"], "centres"),
-    Method("Proxy-Anchor + R2", [*PROXY_ANCHOR, "centres=r2", f"centres.weight={FARTHEST:g}"], "centres"),
+    Method("Proxy-Anchor + R1, nearest", [*PROXY_ANCHOR, "regularizer=r1", "regularizer.toward=nearest"], "centres"),
+    Method("Proxy-Anchor + R2", [*PROXY_ANCHOR, "regularizer=r2", f"regularizer.weight={FARTHEST:g}"], "centres"),
     Method("MS", MS, "pairs", _thesis(19.64)),
     Method("MS + CCP", [*MS, *CCP], "CCP", _thesis(22.40)),
-    Method("Proxy-Anchor + UniformFace", [*PROXY_ANCHOR, "centres=uniformface"], "centres"),
-    Method("Proxy-Anchor + MHE", [*PROXY_ANCHOR, "centres=mhe"], "centres"),
+    Method("Proxy-Anchor + UniformFace", [*PROXY_ANCHOR, "regularizer=uniformface"], "centres"),
+    Method("Proxy-Anchor + MHE", [*PROXY_ANCHOR, "regularizer=mhe"], "centres"),
 ]
 
 
 def comparison(small: bool) -> Comparison:
     """Return the methods; small takes one seed and few steps, to see that all of it runs."""
-    words = ["train.steps=200"] if small else []
+    words = ["train.max_steps=200"] if small else []
     return Comparison(METHODS, seeds=(0,) if small else (0, 1, 2), words=["pooling=gap", *words], file=CONFIG)
 
 

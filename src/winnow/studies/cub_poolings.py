@@ -33,7 +33,7 @@ def comparison(small: bool) -> Comparison:
     return Comparison(
         [Method(name, POOLINGS[name], _group(name)) for name in ORDER],
         seeds=(0,),
-        words=[*C2, *(["train.steps=20"] if small else [])],
+        words=[*C2, *(["train.max_steps=20"] if small else [])],
         file=CONFIG,
     )
 

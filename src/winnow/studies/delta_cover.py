@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from winnow.evaluation import retrieval_metrics
-from winnow.functional import unit_norm
+from winnow.functional import l2_normalize
 from winnow.models import Embedder, Head
 from winnow.pooling.base import as_tokens
 from winnow.studies.base import Findings, Task
@@ -20,14 +20,14 @@ from winnow.studies.delta_cover_report import CLASSES, COVER, LOST, RANDOM, RANK
 from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.poolings import LOSSES, WORDS
 from winnow.studies.sweeps import gsp
-from winnow.training import Monitor, Trainer, load_config
+from winnow.training import Callback, Trainer, load_config
+from winnow.training.build import build_setup, init_objective, load_splits, resolve_config
+from winnow.training.evaluation import embed
 from winnow.training.inputs import FeatureInputs
-from winnow.training.judge import collect
-from winnow.training.prepare import load_data, make_learner, prepare, resolve_config
 
 if TYPE_CHECKING:
-    from winnow.training.config import Config
-    from winnow.training.prepare import Prepared
+    from winnow.training.build import TrainingSetup
+    from winnow.training.config import RunConfig
 
 METHODS = {"GAP": ["pooling=gap"], "GSP": gsp(0.05, 20), "GSP, soft": gsp(0.3, 5), "GMP": ["pooling=gmp_projected"]}
 KEPT = (2, 3, 4, 6)  # images of each class
@@ -36,16 +36,16 @@ DRAWS = 10  # of random subsets
 
 
 @dataclass
-class Keeper(Monitor):
+class Keeper(Callback):
     """Keeps the validation embeddings of every checkpoint, and what the whole set says of it."""
 
     model: nn.Module
     val: FeatureInputs
     embeddings: list[Tensor] = field(default_factory=list)
 
-    def validated(self, entry: dict[str, Any], improved: bool, by: str = "MAP@R") -> None:
+    def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
         """Embed the validation images."""
-        self.embeddings.append(unit_norm(collect(self.model, self.val)))
+        self.embeddings.append(l2_normalize(embed(self.model, self.val)))
 
 
 def cover_images(features: Tensor, count: int) -> Tensor:
@@ -104,7 +104,7 @@ def checkpoints(task: Task, words: Sequence[str], seeds: int) -> tuple[list[Tens
         DataError: where a run is missing and nothing more is to be trained.
     """
     base = resolve_config(load_config(None, list(words)))
-    prepared = prepare(base, load_data(base, task.shared), Monitor(), task.shared)
+    prepared = build_setup(base, load_splits(base, task.shared), Callback(), task.shared)
     found: list[Tensor] = []
     val = prepared.val
     assert isinstance(val, FeatureInputs), "a frozen backbone feeds features"
@@ -112,7 +112,7 @@ def checkpoints(task: Task, words: Sequence[str], seeds: int) -> tuple[list[Tens
         for seed in range(seeds):
             config = resolve_config(load_config(None, [*words, *own, f"seed={seed}"]))
 
-            def make(config: Config = config) -> Kept:
+            def make(config: RunConfig = config) -> Kept:
                 return Kept({}, {"embeddings": torch.stack(embed_checkpoints(config, prepared, val))})
 
             place = f"{name.replace(', ', '-')}-seed{seed}"
@@ -122,14 +122,14 @@ def checkpoints(task: Task, words: Sequence[str], seeds: int) -> tuple[list[Tens
     return found, val
 
 
-def embed_checkpoints(config: Config, prepared: Prepared, val: FeatureInputs) -> list[Tensor]:
+def embed_checkpoints(config: RunConfig, prepared: TrainingSetup, val: FeatureInputs) -> list[Tensor]:
     """Train a head; return the validation embeddings of its checkpoints."""
     torch.manual_seed(config.seed)
     backbone = prepared.embedder.backbone
-    embedder = Embedder(backbone, Head(backbone.width, config.dim, config.pooling), config)
-    learner = make_learner(replace(prepared, config=config, embedder=embedder))
+    embedder = Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling), config)
+    learner = init_objective(replace(prepared, config=config, embedder=embedder))
     keeper = Keeper(learner.model, val)
-    Trainer(config, learner, prepared.train, val, monitor=keeper).fit()
+    Trainer(config, learner, prepared.train, val, callback=keeper).fit()
     return keeper.embeddings
 
 
@@ -139,7 +139,7 @@ def study(task: Task) -> Findings:
     Cost: 2 minutes; in full 15 minutes.
     """
     steps, every, seeds = (150, 25, 1) if task.small else (1000, 100, 3)
-    words = [*WORDS, *LOSSES["C2"], "dim=128", f"train.steps={steps}", f"train.eval_every={every}"]
+    words = [*WORDS, *LOSSES["C2"], "dim=128", f"train.max_steps={steps}", f"train.eval_steps={every}"]
     embeddings, val = checkpoints(task, words, seeds)
     labels = torch.from_numpy(val.labels)
     maps = val.whole()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from winnow.data import MnistSet
+from winnow.data import ArrayImages, read_mnist
+from winnow.data.datasets import DATASETS
+from winnow.data.datasets.mnist import is_mnist
 from winnow.data.emoji import EmojiCollages, emoji
-from winnow.data.mnist import is_mnist, read_mnist
-from winnow.data.sets import DATASETS
 from winnow.errors import DataError
 from winnow.studies.base import Task
 from winnow.studies.ccp_mnist_report import CLASSES
@@ -20,7 +20,7 @@ MADE = {"train": 200, "test": 60}  # images of a class
 TESTED = 2000
 
 
-def find_images(task: Task) -> tuple[str, MnistSet, MnistSet]:
+def find_images(task: Task) -> tuple[str, ArrayImages, ArrayImages]:
     """Return the name of the set, its training and its test images: given, found, or in small made.
 
     Raises:
@@ -36,10 +36,10 @@ def find_images(task: Task) -> tuple[str, MnistSet, MnistSet]:
                         "get one with `winnow datasets get mnist`, or name it with --data")  # fmt: skip
     train, test = read_mnist(folder, ["train"]), read_mnist(folder, ["t10k"])
     tested = TESTED if task.small else len(test)
-    return folder.name, train, MnistSet(test.pixels[:tested], test.labels[:tested], test.source)
+    return folder.name, train, ArrayImages(test.pixels[:tested], test.labels[:tested], test.source)
 
 
-def make_images() -> tuple[MnistSet, MnistSet]:
+def make_images() -> tuple[ArrayImages, ArrayImages]:
     """Return ten emoji in grey, 28 x 28 pixels, to train on and others of the same to test on, in mixed order.
 
     All images of a class are by one artist, turned, scaled and shifted: about as alike as digits are.
@@ -55,5 +55,5 @@ def make_images() -> tuple[MnistSet, MnistSet]:
     places = labels * artists * each + turns * numbers
     pixels = np.stack([np.asarray(foreground(drawn, int(index)).convert("L").resize((28, 28))) for index in places])
     is_train = numbers < MADE["train"]
-    train, test = (MnistSet(pixels[rows], labels[rows], "emoji") for rows in (is_train, ~is_train))
+    train, test = (ArrayImages(pixels[rows], labels[rows], "emoji") for rows in (is_train, ~is_train))
     return train, test

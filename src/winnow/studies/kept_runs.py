@@ -15,7 +15,7 @@ from torch import Tensor
 from winnow.errors import ConfigError, DataError
 from winnow.files import write_atomically
 from winnow.studies.base import Task
-from winnow.training.same import differing
+from winnow.training.config import first_difference
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _same(asked: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
     plain = [{key: value for key, value in each.items() if key != "config"} for each in (asked, made)]
     if plain[0] != plain[1] or ("config" in asked) != ("config" in made):
         return False
-    return "config" not in asked or differing(asked["config"], made["config"]) is None
+    return "config" not in asked or first_difference(asked["config"], made["config"]) is None
 
 
 def _read(file: Path) -> tuple[Mapping[str, Any], Kept] | None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from winnow.models.weights import read_state
+from winnow.models.factory import read_state_dict
 from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import deviation, findings, scores
@@ -49,10 +49,10 @@ def study(task: Task) -> Findings:
     found = compared.train(task)
     rows = compared.rows(found)
     for row, method in zip(rows, compared.methods, strict=True):
-        folders = [compared.plan(method, seed, task).folder for seed in compared.seeds]
+        folders = [compared.plan(method, seed, task).run_dir for seed in compared.seeds]
         weights = [each.model_folder / "model.safetensors" for each in folders if each.is_finished]
         # A run that is taken in from a file of results has none.
-        ends = [ended(read_state(file), *method.facts["start"]) for file in weights if file.is_file()]
+        ends = [ended(read_state_dict(file), *method.facts["start"]) for file in weights if file.is_file()]
         row.pop("start")
         for key in ("mu", "eps"):
             row[f"{key} at the end"] = round(statistics.mean(end[key] for end in ends), 4) if ends else None

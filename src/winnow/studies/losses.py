@@ -29,7 +29,7 @@ def comparison(small: bool) -> Comparison:
     for name in LOSSES:
         methods += [Method(f"{name}, {pooling}", [f"loss={name}", *words], group=pooling)
                     for pooling, words in POOLINGS.items()]  # fmt: skip
-    words = [*WORDS, f"train.steps={steps(small)}", "train.eval_every=50"]
+    words = [*WORDS, f"train.max_steps={steps(small)}", "train.eval_steps=50"]
     return Comparison(methods, seeds=(0,) if small else (0, 1, 2), words=words)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.data.sets import DATASETS
-from winnow.data.sets.cifar100 import CLASSES, SUPERCLASSES
+from winnow.data.datasets import DATASETS
+from winnow.data.datasets.cifar import CIFAR100_CLASSES, CIFAR100_SUPERCLASSES
 from winnow.files import write_atomically
 
 SIDE, PATCH = 32, 8
@@ -29,24 +29,24 @@ def make_cifar(folder: Path, *, train: int, test: int, seed: int = 0) -> None:
     if (folder / "test.bin").is_file():
         return
     rng = np.random.default_rng(seed)
-    of_super = {name: rng.normal(size=(PATCH, PATCH, 3)) for name in SUPERCLASSES}
+    of_super = {name: rng.normal(size=(PATCH, PATCH, 3)) for name in CIFAR100_SUPERCLASSES}
     looks = {
         name: of_super[one] + rng.normal(scale=0.5, size=(PATCH, PATCH, 3))
-        for one, members in SUPERCLASSES.items()
+        for one, members in CIFAR100_SUPERCLASSES.items()
         for name in members
     }
-    above = {name: place for place, members in enumerate(SUPERCLASSES.values()) for name in members}
+    above = {name: place for place, members in enumerate(CIFAR100_SUPERCLASSES.values()) for name in members}
     for part, count in (("train", train), ("test", test)):
         rows = [
             np.concatenate([np.array([above[name], label], dtype=np.uint8), _picture(looks[name], rng)])
-            for label, name in enumerate(CLASSES)
+            for label, name in enumerate(CIFAR100_CLASSES)
             for _ in range(count)
         ]
         content = np.stack(rows)
         write_atomically(folder / f"{part}.bin", content.tofile)
     for name in ("cifar100", "cifar_collage", "cifar_collage_distilled"):
         _, short = DATASETS[name].check(folder)
-        DATASETS[name].note_missing(folder, short)
+        DATASETS[name].accept_missing(folder, short)
 
 
 def _picture(look: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -13,10 +13,9 @@ from winnow.errors import ConfigError, DataError, nearest
 from winnow.report.style import INK, method_colours, new_figure, styled
 from winnow.studies.base import Task
 from winnow.studies.outcomes import Found, lacking, percent, without_empty
-from winnow.training import RunFolder, load_config
-from winnow.training.pack import Outcome, run_pack
-from winnow.training.plan import Planned, check_same
-from winnow.training.recorded import take_in
+from winnow.training import RunDir, load_config
+from winnow.training.parallel import RunOutcome, train_in_parallel
+from winnow.training.sweep import PlannedRun, check_same, import_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,17 +67,17 @@ class Comparison:
         """
         plan = [(method.name, self.plan(method, seed, task)) for seed in self.seeds for method in self.methods]
         for file in task.recorded:
-            task.note(f"{file} tells of {take_in([run for _, run in plan], file)} of the {len(plan)} runs")
+            task.note(f"{file} tells of {import_runs([run for _, run in plan], file)} of the {len(plan)} runs")
         names, seeds = self.wanted(task)
         if not task.only_finished:
             runs = [run for name, run in plan if name in names and run.config.seed in seeds]
             _check_data(runs)
-            run_pack(runs, at_once=at_once, ended=lambda outcome: task.note(_told(outcome)), shared=task.shared)
+            train_in_parallel(runs, jobs=at_once, on_end=lambda outcome: task.note(_told(outcome)), cache=task.shared)
         found: dict[str, list[dict[str, Any]]] = {method.name: [] for method in self.methods}
         for name, run in plan:
-            result = run.folder.read_result()
+            result = run.run_dir.read_result()
             if result is not None:
-                found[name].append(result)
+                found[name].append(result.to_dict())
         return found
 
     def wanted(self, task: Task) -> tuple[set[str], set[int]]:
@@ -98,7 +97,7 @@ class Comparison:
         chosen = {name for pattern in task.methods for name in fnmatch.filter(names, pattern)}
         return chosen or set(names), set(task.seeds or self.seeds)
 
-    def plan(self, method: Method, seed: int, task: Task) -> Planned:
+    def plan(self, method: Method, seed: int, task: Task) -> PlannedRun:
         """Return one run; what the task asks for goes before what the comparison says.
 
         Raises:
@@ -111,12 +110,12 @@ class Comparison:
             raise ConfigError(f"{seeded}: a study has seeds of its own, of which --seeds trains some")
         where = [f"data={task.data}"] if self.file is not None and task.data is not None else []
         config = load_config(self.file, [*self.words, *where, *method.words, *task.words, f"seed={seed}"])
-        if not config.train.test:
-            raise ConfigError("train.test=false: a study compares on test classes; leave it out")
-        place = RunFolder(task.runs / f"{_plain(method.name)}-seed{seed}")
+        if not config.train.run_test:
+            raise ConfigError("train.run_test=false: a study compares on test classes; leave it out")
+        place = RunDir(task.runs / f"{_plain(method.name)}-seed{seed}")
         if place.config_file.is_file():
             check_same(config, place)
-        return Planned({"method": method.name, "seed": str(seed)}, config, place)
+        return PlannedRun({"method": method.name, "seed": str(seed)}, config, place)
 
     def _check_varied(self, words: Sequence[str]) -> None:
         """Refuse a setting that would make methods alike, or one of them another, under the same names."""
@@ -173,22 +172,20 @@ class Comparison:
         return figure
 
 
-def _check_data(runs: Sequence[Planned]) -> None:
+def _check_data(runs: Sequence[PlannedRun]) -> None:
     """Refuse, once for all runs, to train on a folder that is not there."""
     for run in runs:
         path = run.config.data.path
-        if "/" in path and not Path(path).exists() and not run.folder.is_finished:
+        if "/" in path and not Path(path).exists() and not run.run_dir.is_finished:
             raise DataError(f"this comparison trains on {path}, which is not there: put the images there, or run it "
                             "from the folder that holds it")  # fmt: skip
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: RunOutcome) -> str:
     if outcome.result is None:
-        return f"{outcome.run.name}: {outcome.error}\n{outcome.trace}".rstrip()
-    test = outcome.result["metrics"].get("test", {})
-    return (
-        f"{outcome.run.name}: MAP@R {100 * test.get('MAP@R', float('nan')):.2f} after {outcome.result['steps']} steps"
-    )
+        return f"{outcome.run.name}: {outcome.error}\n{outcome.traceback}".rstrip()
+    test = outcome.result.metrics.get("test", {})
+    return f"{outcome.run.name}: MAP@R {100 * test.get('MAP@R', float('nan')):.2f} after {outcome.result.steps} steps"
 
 
 def _key(word: str) -> str:

@@ -12,7 +12,7 @@ from winnow.studies.outcomes import findings, verdict
 # The demo's map, batches and learning rate, and its C2.
 WORDS = ["data=emoji", "backbone.train=frozen", "train.classes_per_batch=16", "train.lr=1e-3"]
 LOSSES = {
-    "C2": ["loss=c2", "loss.positive_margin=0.2", "loss.negative_margin=0.9"],
+    "C2": ["loss=c2", "loss.pos_margin=0.2", "loss.neg_margin=0.9"],
     "PNCA": ["loss=proxy_nca"],
 }
 # As the documents train proxies: one image of each class in a batch, and steps a hundred times as long. Without these
@@ -56,7 +56,7 @@ def every_pooling(selection: Sequence[str] = (), background: Sequence[str] = ())
         "GeMax": ["pooling=gemax"],
         "GeMean": ["pooling=gemean"],
         "GSoP": ["pooling=gsop"],
-        "OTP 8x16": ["pooling=otp", "pooling.prototypes=8"],
+        "OTP 8x16": ["pooling=otp", "pooling.num_prototypes=8"],
         "SOLAR": ["pooling=solar"],
         "T-SMK": ["pooling=tsmk"],
         "NetVLAD 8x16": ["pooling=netvlad", "pooling.clusters=8"],
@@ -73,7 +73,7 @@ def every_pooling(selection: Sequence[str] = (), background: Sequence[str] = ())
 # mu and eps were chosen on the validation classes, for the demo.
 METHODS = every_pooling(["pooling.mu=0.05", "pooling.eps=20"], background=["pooling.mu=0.95", "pooling.eps=20"])
 LARGE: dict[str, list[str]] = {
-    "OTP 64x128": ["pooling=otp", "pooling.prototypes=64", "dim=8192"],
+    "OTP 64x128": ["pooling=otp", "pooling.num_prototypes=64", "dim=8192"],
     "NetVLAD 64x128": ["pooling=netvlad", "pooling.clusters=64", "dim=8192"],
 }
 """8192 numbers for an image, which takes its time to search."""
@@ -82,7 +82,9 @@ LARGE: dict[str, list[str]] = {
 def comparison(small: bool) -> Comparison:
     """Return every pooling with both losses; the large ones only in full."""
     methods = METHODS if small else METHODS | LARGE
-    steps = ["train.steps=200", "train.eval_every=50"] if small else ["train.steps=1000", "train.eval_every=100"]
+    steps = (
+        ["train.max_steps=200", "train.eval_steps=50"] if small else ["train.max_steps=1000", "train.eval_steps=100"]
+    )
     return Comparison(
         [Method(f"{name}, {loss}", [*words, *extra], group=loss)
          for name, words in methods.items() for loss, extra in EMBEDDED.items()],

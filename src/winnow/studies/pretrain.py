@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, pad
 
 from winnow.data import ImageSet
 from winnow.files import write_atomically, write_text
-from winnow.models.backbone import Backbone
-from winnow.models.resnet_cifar import ResNetCifar
+from winnow.models import Backbone
+from winnow.models.architectures import ResNetCIFAR
 from winnow.seeding import fork_rng
 
 
@@ -73,10 +73,10 @@ def pretrain(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with fork_rng():
         torch.manual_seed(recipe.seed)
-        network = ResNetCifar()
-        backbone = Backbone(network, level=None, width=network.num_features, freeze_batch_norm=False)
+        network = ResNetCIFAR()
+        backbone = Backbone(network, out_index=None, num_features=network.num_features, freeze_batch_norm=False)
         model = nn.Sequential(backbone, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                              nn.Linear(backbone.width, len(train.class_names))).to(device)  # fmt: skip
+                              nn.Linear(backbone.num_features, len(train.class_names))).to(device)  # fmt: skip
         _fit(model, _pixels(train, device), torch.from_numpy(train.labels).to(device), recipe)
     right = accuracy(model, _pixels(held_out, device), torch.from_numpy(held_out.labels).to(device))
     state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from winnow.references import CCP
+from winnow.references import ChanceConstrainedProxies
 from winnow.training import Trainer
 
 
@@ -25,15 +25,15 @@ class Solved:
 
 def solve_problems(trainer: Trainer) -> list[Solved]:
     """Train to the end; return what every problem came to, or the run where it has none."""
-    learner, found = trainer.learner, list[Solved]()
+    learner, found = trainer.objective, list[Solved]()
     seen: tuple[int, int] | None = None
-    for _ in trainer.pieces():
+    for _ in trainer.iter_fit():
         # A problem's best weights are in place when they have just become so, new proxies when a problem has begun.
-        if trainer.problems is None or not trainer.problems.history:
+        if trainer.ccp_solver is None or not trainer.ccp_solver.history:
             continue
-        number, problem = len(trainer.problems.history), trainer.problems.history[-1]
+        number, problem = len(trainer.ccp_solver.history), trainer.ccp_solver.history[-1]
         if number > len(found):
-            assert isinstance(learner.references, CCP), "only CCP has problems"
+            assert isinstance(learner.references, ChanceConstrainedProxies), "only CCP has problems"
             found.append(Solved(learner.references.proxies.detach().clone()))
         if problem.best_step and (number, problem.best_step) != seen:
             seen = (number, problem.best_step)

@@ -29,7 +29,7 @@ Measured = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
 
 def comparison(small: bool) -> Comparison:
     """Return average pooling and GSP, whose test embeddings are kept."""
-    own = [*losses(small)["C2"], "train.keep_embeddings=true"]
+    own = [*losses(small)["C2"], "train.save_embeddings=true"]
     better = gsp(0.05, 20.0) if small else gsp()
     return compare([Method("GAP", ["pooling=gap", *own]), Method("GSP", [*better, *own])], small, seeds=3, steps=600)
 
@@ -45,7 +45,7 @@ def study(task: Task) -> Findings:
     measured: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for method in compared.methods:
         for seed in compared.seeds:
-            folder = compared.plan(method, seed, task).folder
+            folder = compared.plan(method, seed, task).run_dir
             if folder.is_finished:
                 for look in LOOKS:
                     task.note(f"{method.name}, seed {seed}: {look}")
@@ -61,7 +61,7 @@ def looked(embeddings: Tensor, labels: Tensor, look: str) -> dict[str, float]:
     name, size = look.partition(",")[0], LOOKS[look]
     if size is None:
         return retrieval_metrics(embeddings, labels)
-    return reranked_metrics(embeddings, labels, name, neighbours=size, settings=KReciprocal(k1=size))
+    return reranked_metrics(embeddings, labels, name, num_neighbors=size, settings=KReciprocal(k1=size))
 
 
 def rows(measured: Measured) -> list[dict[str, object]]:

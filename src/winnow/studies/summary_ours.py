@@ -19,7 +19,7 @@ from winnow.training.config import make_config
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
 ADDED = ("ccp", "gsp")
 FOLDERS = ("", "frozen")  # of kept results, within that of all
-OFTEN = {"eval_every", "patience"}  # by which CCP's problems end, and which may be its own for that
+OFTEN = {"eval_steps", "patience"}  # by which CCP's problems end, and which may be its own for that
 
 Config = Mapping[str, Any]
 
@@ -112,12 +112,14 @@ def has(config: Config, added: str) -> bool:
     on = set_of(config)
     if on is None:
         return False
-    proxies = LOSSES[config["loss"]["name"]].made_for == "proxies"
+    proxies = LOSSES[config["loss"]["name"]].default_references == "proxies"
     theirs = load_config(None, ADDITIONS[added].words(SETTINGS[on], FAIR, proxies)).model_dump()
     if added == "gsp":
         return bool(config["pooling"] == theirs["pooling"] and config["zsr"] == theirs["zsr"])
     # Where a problem starts the documents tell in two ways.
-    return all(config["references"].get(key) == value for key, value in theirs["references"].items() if key != "start")
+    return all(
+        config["references"].get(key) == value for key, value in theirs["references"].items() if key != "start_from"
+    )
 
 
 def is_base(base: Config, config: Config, added: str) -> bool:

@@ -18,7 +18,7 @@ from winnow.studies.poolings import EMBEDDED, PNCA, WORDS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CUB_LOSSES = {"C2": ["loss=c2", "loss.preset=cub"], "PNCA": [*PNCA, "train.warm_up=100"]}
+CUB_LOSSES = {"C2": ["loss=c2", "loss.preset=cub"], "PNCA": [*PNCA, "train.freeze_backbone_steps=100"]}
 CUB = "CUB-200-2011"
 WHERE = {
     True: "On the embedded set with a frozen backbone, {steps} steps",
@@ -35,7 +35,7 @@ def compare(methods: Sequence[Method], small: bool, *, seeds: int = 1, steps: in
     """Return a comparison on the embedded set, or in full on CUB with three seeds."""
     if not small:
         return Comparison(methods, seeds=(0, 1, 2), file=CONFIG)
-    words = [*WORDS, "dim=128", f"train.steps={steps}", f"train.eval_every={max(1, steps // 4)}"]
+    words = [*WORDS, "dim=128", f"train.max_steps={steps}", f"train.eval_steps={max(1, steps // 4)}"]
     return Comparison(methods, seeds=tuple(range(seeds)), words=words)
 
 
@@ -48,7 +48,7 @@ def deviations(compared: Comparison, found: Found) -> dict[str, float]:
 
 def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None, zsr: float = 0.0) -> list[str]:
     """Return the words of GSP; what is None stays as it is by default."""
-    settings = {"mu": mu, "eps": eps, "prototypes": m}
+    settings = {"mu": mu, "eps": eps, "num_prototypes": m}
     words = ["pooling=gsp", *(f"pooling.{key}={value:g}" for key, value in settings.items() if value is not None)]
     return [*words, f"zsr={zsr:g}"] if zsr else words
 
@@ -69,7 +69,7 @@ def how(compared: Comparison, task: Task, fixed: str, *, theirs: str = CUB, tune
         tuned: Whether the documents made theirs by their protocol of tuning, which the full size is not made by.
     """
     config = compared.plan(compared.methods[0], compared.seeds[0], task).config
-    said = where(task.small, config.train.steps)
+    said = where(task.small, config.train.max_steps)
     if not task.small and config.backbone.train == "frozen":
         said += ", which is not trained"
     if theirs and task.small:

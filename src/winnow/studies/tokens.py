@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.evaluation import retrieval_metrics
-from winnow.losses import C2
+from winnow.losses import ContrastiveLoss
 from winnow.pooling import GSP
 from winnow.studies.base import Findings, Task
 from winnow.studies.kept_runs import Kept, need_run
@@ -87,9 +87,9 @@ def train(setting: Setting, method: Method, seed: int) -> Trained:
     fit, val, test = (draw_bags(setting, generator) for _ in range(3))
     start = torch.rand((setting.classes + 1) * setting.tokens, 2, generator=generator)
     tokens = nn.Parameter(BOX * (2 * start - 1))
-    pool = GSP(2, prototypes=setting.prototypes, mu=setting.mu, eps=setting.eps)
-    loss = C2(positive_margin=0.0, negative_margin=setting.margin)
-    loss.normalise = lambda vectors: vectors  # as in the documents: only the box bounds the embeddings
+    pool = GSP(2, num_prototypes=setting.prototypes, mu=setting.mu, eps=setting.eps)
+    loss = ContrastiveLoss(pos_margin=0.0, neg_margin=setting.margin)
+    loss.normalizer = lambda vectors: vectors  # as in the documents: only the box bounds the embeddings
     optimizer = torch.optim.Adam([tokens, *pool.parameters()], lr=setting.lr)
     labels = torch.arange(setting.classes).repeat(4)
     every = torch.arange(setting.classes).repeat_interleave(setting.bags)
@@ -118,7 +118,7 @@ def train(setting: Setting, method: Method, seed: int) -> Trained:
             tokens.clamp_(-BOX, BOX)
             pool.prototypes.clamp_(-BOX, BOX)
         # GSP that is not yet itself is no candidate.
-        if (step + 1) % EPOCH == 0 and (pool.is_ready or method == "GAP"):
+        if (step + 1) % EPOCH == 0 and (pool.prototypes_ready or method == "GAP"):
             score = judge(val, step)[1]
             if score > best:
                 best, best_step = score, step + 1

@@ -21,9 +21,9 @@ WEIGHTS = Path("data/vit_small_patch16_224.dino.safetensors")  # else timm's dow
 # that gives the class.
 SMALL = [
     "data=cifar_collage", "backbone=test_vit", "backbone.weights=random", "backbone.train=full", "image.resize=64",
-    "image.crop=64", "augment.area=[1, 1]", "augment.aspect=[1, 1]", "augment.flip=false", "dim=64",
-    "train.start=random", "train.classes_per_batch=16", "train.samples_per_class=2", "train.lr=1e-3",
-    "train.eval_every=50", "train.steps=300",
+    "image.crop=64", "augment.scale=[1, 1]", "augment.ratio=[1, 1]", "augment.hflip=false", "dim=64",
+    "train.projection_init=random", "train.classes_per_batch=16", "train.samples_per_class=2", "train.lr=1e-3",
+    "train.eval_steps=50", "train.max_steps=300",
 ]  # fmt: skip
 SMALL_LOSSES: Mapping[str, Sequence[str]] = {"PNCA": ["loss=proxy_nca"]}
 FULL = ["backbone=vit_small_patch16_224.dino", "image.resize=256", "image.crop=224"]
@@ -34,7 +34,7 @@ def methods(small: bool) -> dict[str, list[str]]:
     own = gsp(0.25, 10, 16) if small else gsp(0.3, 5)
     weight = 0.5 if small else 0.1
     return {
-        CLASS: ["backbone.tokens=class", "pooling=gap"],
+        CLASS: ["backbone.tokens=cls", "pooling=gap"],
         MEAN: ["pooling=gap"],
         "GeM": ["pooling=gemean"],
         "GSP": own,

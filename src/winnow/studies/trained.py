@@ -9,14 +9,14 @@ from torch import Tensor
 
 from winnow.data import Splits
 from winnow.models import Embedder
-from winnow.models.weights import read_state
-from winnow.training.arithmetic import make_fabric
-from winnow.training.config import Config
+from winnow.models.factory import read_state_dict
+from winnow.training.build import build_setup, resolve_config
+from winnow.training.cache import RunCache
+from winnow.training.callbacks import Callback
+from winnow.training.config import RunConfig
+from winnow.training.engine.precision import make_fabric
 from winnow.training.inputs import Inputs
-from winnow.training.monitor import Monitor
-from winnow.training.plan import Planned
-from winnow.training.prepare import prepare, resolve_config
-from winnow.training.shared import Shared
+from winnow.training.sweep import PlannedRun
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Trained:
         frozen: Whether these are already what the backbone makes of them.
     """
 
-    config: Config
+    config: RunConfig
     embedder: Embedder
     inputs: Inputs
     frozen: bool
@@ -41,7 +41,7 @@ class Trained:
         return batch if self.frozen else self.embedder.backbone(batch)
 
 
-def open_trained(run: Planned, splits: Splits, shared: Shared) -> Trained:
+def open_trained(run: PlannedRun, splits: Splits, shared: RunCache) -> Trained:
     """Return the model of a finished run.
 
     Args:
@@ -51,8 +51,8 @@ def open_trained(run: Planned, splits: Splits, shared: Shared) -> Trained:
     """
     assert splits.test is not None, "a study compares on test images"
     config = resolve_config(run.config)
-    prepared = prepare(config, replace(splits, train=splits.test, val=splits.test), Monitor(), shared)
+    prepared = build_setup(config, replace(splits, train=splits.test, val=splits.test), Callback(), shared)
     embedder = prepared.embedder.to(make_fabric(config).device).eval()
-    weights = run.folder.model_folder / "model.safetensors"
-    embedder.load_state(read_state(weights), str(weights))
+    weights = run.run_dir.model_folder / "model.safetensors"
+    embedder.load_state(read_state_dict(weights), str(weights))
     return Trained(config, embedder, prepared.val, prepared.frozen)

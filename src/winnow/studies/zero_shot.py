@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from winnow.data import Splits
-from winnow.data.sets import DATASETS
-from winnow.functional import NORMALISE, clip_norm, pairwise_distance
-from winnow.models.embedder import grid_shape
+from winnow.data.datasets import DATASETS
+from winnow.functional import NORMALIZERS, clip_norm, pairwise_distance
+from winnow.models import grid_shape
 from winnow.pooling import GSP
 from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
@@ -24,9 +24,9 @@ from winnow.studies.trained import open_trained
 from winnow.studies.zero_shot_pictures import draw, overlays
 from winnow.studies.zero_shot_predict import class_rows, draw_splits, predict
 from winnow.studies.zero_shot_report import Pair, Seen, summarise, told
-from winnow.training.plan import Planned
-from winnow.training.prepare import load_data
-from winnow.training.shared import Shared
+from winnow.training.build import load_splits
+from winnow.training.cache import RunCache
+from winnow.training.sweep import PlannedRun
 
 PROTOTYPES, SPLITS, RIDGE = 8, 1000, 0.05
 SHOWN = 10  # classes whose histograms and images are drawn
@@ -39,12 +39,13 @@ CHOICES: Mapping[bool, Sequence[tuple[float, float, Sequence[float]]]] = {
     True: [(0.1, 20, [0.5])],
     False: [(0.2, 10, [0.1, 0.5]), (0.3, 0.5, [0.1])],
 }
-CIFAR = ["data=cifar10", "data.folds=10", "backbone=resnet20", "backbone.train=full",
+CIFAR = ["data=cifar10", "data.num_folds=10", "backbone=resnet20", "backbone.train=full",
          "backbone.freeze_batch_norm=false",
-         "image.resize=32", "image.crop=32", "augment.area=[0.6, 1.0]", "train.start=random", "train.lr=1e-3",
-         "train.classes_per_batch=10", "train.samples_per_class=10", "train.steps=4000", "train.eval_every=400",
-         "train.eval_batch=1000", "plateau=0.5", "plateau.patience=5"]  # fmt: skip
-EMOJI = [*WORDS, "train.lr=3e-3", "train.classes_per_batch=32", "train.steps=300", "train.eval_every=100"]
+         "image.resize=32", "image.crop=32", "augment.scale=[0.6, 1.0]", "train.projection_init=random",
+         "train.lr=1e-3",
+         "train.classes_per_batch=10", "train.samples_per_class=10", "train.max_steps=4000", "train.eval_steps=400",
+         "train.eval_batch_size=1000", "plateau=0.5", "plateau.patience=5"]  # fmt: skip
+EMOJI = [*WORDS, "train.lr=3e-3", "train.classes_per_batch=32", "train.max_steps=300", "train.eval_steps=100"]
 
 
 def starts(task: Task) -> dict[str, list[str]]:
@@ -76,7 +77,7 @@ def comparison(task: Task, starts: Mapping[str, Sequence[str]]) -> tuple[Compari
 
 
 @torch.inference_mode()
-def look(run: Planned, splits: Splits, shared: Shared) -> Seen:
+def look(run: PlannedRun, splits: Splits, shared: RunCache) -> Seen:
     """Return what a trained model makes of the test images: attributes and embeddings of classes, and some places."""
     assert splits.test is not None, "both sets have test images"
     trained = open_trained(run, splits, shared)
@@ -86,16 +87,16 @@ def look(run: Planned, splits: Splits, shared: Shared) -> Seen:
     attributes, embeddings = [], []
     count = len(inputs.labels)
     for start in range(0, count, 500):
-        pooled = embedder.head(trained.features(range(start, min(start + 500, count))), details=True)
+        pooled = embedder.head(trained.features(range(start, min(start + 500, count))), return_details=True)
         assert pooled.attributes is not None, "GSP has attributes"
         attributes.append(pooled.attributes.cpu())
-        embeddings.append(NORMALISE[trained.config.normalise](pooled.pooled).cpu())
+        embeddings.append(NORMALIZERS[trained.config.normalize](pooled.vector).cpu())
     labels = torch.from_numpy(inputs.labels)
     chosen = [int((labels == label).nonzero()[0]) for label in range(min(SHOWN, int(labels.max()) + 1))]
     maps = trained.features(chosen)
     shape = (len(chosen), *grid_shape(maps))
     costs = pairwise_distance(clip_norm(embedder.head.project(maps)), clip_norm(pooling.prototypes))
-    moved = embedder.head(maps, details=True).weights
+    moved = embedder.head(maps, return_details=True).weights
     assert moved is not None, "GSP has weights"
     return Seen(
         attributes=class_rows(torch.cat(attributes), labels),
@@ -128,7 +129,7 @@ def study(task: Task) -> Findings:
                 early += 1
                 continue
             run = compared.plan(method, result["config"]["seed"], task)
-            one = look(run, load_data(run.config, task.shared), task.shared)
+            one = look(run, load_splits(run.config, task.shared), task.shared)
             fit, others = draw_splits(len(one.attributes), SPLITS, torch.Generator().manual_seed(0))
             seen[method.name].append(one)
             accuracies[method.name].append(predict(one.attributes, one.embeddings, fit, others, RIDGE))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from winnow.losses.zsr import ridge_regression
+from winnow.losses.zero_shot import ridge_regression
 
 HALF = 5  # classes to fit on, and as many to predict
 

@@ -1,4 +1,4 @@
-"""One validated config: every setting of a run, with its default and meaning."""
+"""Settings of a training run: every config key with its default and meaning."""
 
 from __future__ import annotations
 
@@ -7,190 +7,225 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
 
-from winnow.centres import CENTRES
 from winnow.losses import LOSSES
-from winnow.mining import MINING
-from winnow.models.config import ModelConfig, Section, make_section, section_of
+from winnow.miners import MINERS
+from winnow.models.config import ModelConfig, Section, make_section, present_names, section_of
 from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
-from winnow.registry import PartSettings, Registry
+from winnow.registry import PartSettings, Registry, rename_keys
+from winnow.regularizers import REGULARIZERS
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "pooling": POOLINGS,
     "loss": LOSSES,
     "references": REFERENCES,
-    "mining": MINING,
-    "centres": CENTRES,
+    "miner": MINERS,
+    "regularizer": REGULARIZERS,
 }
 
 
 class DataConfig(Section):
-    """Which images, and which classes to learn from."""
+    """Images, and the classes of each split."""
 
     shorthand: ClassVar[str | None] = "path"
+    aliases: ClassVar[Mapping[str, str]] = {
+        "val_share": "val_fraction",
+        "test_share": "test_fraction",
+        "folds": "num_folds",
+        "features": "feature_cache",
+        "cache": "image_cache",
+        "on_error": "unreadable_images",
+    }
 
     path: str = Field(
         "emoji",
-        description="a folder of class folders or of MNIST's files, a CSV (path,label[,split]), 'emoji', or the name "
-        "of a benchmark set (`winnow datasets list`)",
+        description="a folder of class folders or of MNIST's files, a CSV file (path,label[,split]), 'emoji', or the "
+        "name of a benchmark dataset",
     )
-    root: str | None = Field(None, description="folder of a benchmark set; default $WINNOW_DATA/NAME, or data/NAME")
+    root: str | None = Field(None, description="folder of a benchmark dataset; default $WINNOW_DATA/NAME, or data/NAME")
     fold: int | None = Field(
         None,
         ge=1,
-        description="which part of a benchmark set's training classes validates, 1 the last; default the set's own "
-        "validation images, or 1",
+        description="fold of a benchmark dataset's training classes used for validation, 1 is the last; default the "
+        "validation images of the dataset, or 1",
     )
-    folds: int = Field(4, ge=2, description="into how many parts a benchmark set's training classes are cut")
-    train_classes: str | None = Field(None, description="classes to train on, by position: '1-75' or '1-50,60'")
+    num_folds: int = Field(4, ge=2, description="number of folds of a benchmark dataset's training classes")
+    train_classes: str | None = Field(None, description="training classes by position: '1-75' or '1-50,60'")
     val_classes: str | None = Field(
-        None, description="classes to validate on, likewise; 'test' for those of the test, as conventional protocols do"
+        None,
+        description="validation classes by position; 'test' for the test classes, as in conventional protocols",
     )
-    test_classes: str | None = Field(None, description="classes to test on, likewise")
-    val_share: float = Field(0.15, description="share of the classes for validation where none are named")
-    test_share: float = Field(0.25, description="share of the classes for testing where none are named")
-    on_error: Literal["raise", "skip"] = Field("raise", description="what to do with an unreadable image")
-    cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="where decoded images are kept")
-    features: Literal["ram", "disk"] = Field(
-        "ram", description="where a frozen backbone's feature maps are kept; on disk they serve later runs too"
+    test_classes: str | None = Field(None, description="test classes by position")
+    val_fraction: float = Field(0.15, description="fraction of the classes for validation if none are named")
+    test_fraction: float = Field(0.25, description="fraction of the classes for testing if none are named")
+    unreadable_images: Literal["raise", "skip"] = Field("raise", description="action on an image that cannot be read")
+    image_cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="storage of decoded images")
+    feature_cache: Literal["ram", "disk"] = Field(
+        "ram", description="storage of a frozen backbone's feature maps; later runs reuse those on disk"
     )
 
 
 class AugmentConfig(Section):
-    """Random crops in training; a frozen backbone sees the centre crop alone."""
+    """Random crops for training; a frozen backbone sees only the center crop."""
+
+    aliases: ClassVar[Mapping[str, str]] = {"area": "scale", "aspect": "ratio", "flip": "hflip"}
 
     resize: int | None = Field(
         None, ge=1, description="short side of the images that crops are cut from, in pixels; null: image.resize"
     )
-    area: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest share of the image's area")
-    aspect: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
-    flip: bool = Field(True, description="mirror half of the crops")
-    transform: str | None = Field(None, description="a transform of your own instead, as 'module:function'")
+    scale: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest fraction of the image area")
+    ratio: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
+    hflip: bool = Field(True, description="flip half of the crops horizontally")
+    transform: str | None = Field(None, description="your own transform instead, as 'module:function'")
 
 
 class ZSRConfig(Section):
-    """Zero-shot regularisation; needs a pooling with attributes."""
+    """Zero-shot regularization; requires a pooling with attributes."""
 
     shorthand: ClassVar[str | None] = "weight"
+    aliases: ClassVar[Mapping[str, str]] = {"ridge": "ridge_alpha", "scale": "logit_scale"}
 
-    weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 leaves it out")
-    ridge: float = Field(0.05, gt=0, description="penalty of its regression")
-    scale: float = Field(9.5, gt=0, description="factor on its logits")
+    weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 disables the term")
+    ridge_alpha: float = Field(0.05, gt=0, description="penalty of the ridge regression")
+    logit_scale: float = Field(9.5, gt=0, description="factor on the logits")
 
 
 class PlateauConfig(Section):
-    """Lowering the learning rate when `train.monitor` stalls."""
+    """Reduction of the learning rate when `train.monitor` stops improving."""
 
     shorthand: ClassVar[str | None] = "factor"
+    aliases: ClassVar[Mapping[str, str]] = {"min_delta": "threshold"}
 
-    factor: float = Field(1.0, gt=0, le=1, description="factor on the learning rate each time; 1 leaves it as it is")
-    patience: int = Field(4, ge=1, description="validations without a gain before the rate is lowered")
-    min_delta: float = Field(1e-3, ge=0, description="smallest difference that is a gain")
-    cooldown: int = Field(2, ge=0, description="validations after that which do not count")
-    min_lr: float = Field(1e-6, ge=0, description="rate below which it is not lowered")
+    factor: float = Field(1.0, gt=0, le=1, description="factor on the learning rate at each reduction; 1 keeps it")
+    patience: int = Field(4, ge=1, description="validations without an improvement before a reduction")
+    threshold: float = Field(1e-3, ge=0, description="smallest change that is an improvement")
+    cooldown: int = Field(2, ge=0, description="validations after a reduction that are not counted")
+    min_lr: float = Field(1e-6, ge=0, description="lower bound of the learning rate")
 
 
 class TrainConfig(Section):
-    """The schedule."""
+    """Optimization, validation, and device."""
 
-    shorthand: ClassVar[str | None] = "steps"
+    shorthand: ClassVar[str | None] = "max_steps"
+    aliases: ClassVar[Mapping[str, str]] = {
+        "steps": "max_steps",
+        "eval_every": "eval_steps",
+        "eval_batch": "eval_batch_size",
+        "clip": "max_grad_norm",
+        "start": "projection_init",
+        "warm_up": "freeze_backbone_steps",
+        "graph": "cuda_graph",
+        "test": "run_test",
+        "keep_embeddings": "save_embeddings",
+    }
+    value_aliases: ClassVar[Mapping[str, Mapping[str, str]]] = {"projection_init": {"principal": "pca"}}
 
-    steps: int = Field(10_000, ge=1, description="most steps to take; early stopping usually ends training sooner")
+    max_steps: int = Field(
+        10_000, ge=1, description="upper limit of training steps; early stopping usually ends sooner"
+    )
     classes_per_batch: int = Field(8, ge=2, description="classes in a batch")
     samples_per_class: int = Field(4, ge=1, description="images of each class in a batch")
     lr: float | None = Field(
-        None, gt=0, description="learning rate; default 1e-5 fine-tuning, 1e-4 with a frozen backbone"
+        None, gt=0, description="learning rate; default 1e-5 for fine-tuning, 1e-4 with a frozen backbone"
     )
-    start: Literal["principal", "random"] = Field(
-        "principal",
-        description="where the projection starts: principal directions of the training images' features, or at random",
+    projection_init: Literal["pca", "random"] = Field(
+        "pca",
+        description="initial projection: principal components of the training images' features, or random",
     )
     lr_multipliers: dict[str, NonNegativeFloat] = Field(
         {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
     )
     optimizer: Literal["adam", "adamw"] = Field(
-        "adam", description="adamw shrinks the weights themselves where adam adds an L2 penalty to the gradient"
+        "adam", description="adamw decays the weights; adam adds an L2 penalty to the gradient"
     )
-    warm_up: int = Field(
-        0, ge=0, description="first steps in which the backbone does not learn, for parts that start at random"
+    freeze_backbone_steps: int = Field(
+        0, ge=0, description="first steps with a frozen backbone, for components that start at random"
     )
-    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, share of lr to shrink by with adamw")
-    clip: float = Field(10.0, gt=0, description="largest norm of the whole gradient")
-    eval_every: int | None = Field(
+    weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, decay as a fraction of lr with adamw")
+    max_grad_norm: float = Field(10.0, gt=0, description="upper limit of the gradient norm over all parameters")
+    eval_steps: int | None = Field(
         None,
         ge=1,
-        description="steps between validations, with a checkpoint at each; default a pass over the images, 10 to 100",
+        description="steps between validations, each with a checkpoint; default one epoch, limited to 10 to 100",
     )
     monitor: Literal["MAP@R", "P@1"] = Field(
-        "MAP@R", description="the metric of the validation that decides on the best weights and on when to stop"
+        "MAP@R", description="validation metric that selects the best weights and stops training"
     )
     patience: int = Field(
-        15,
-        ge=1,
-        description="validations after the first step without a better value of it that end training",
+        15, ge=1, description="validations without an improvement, not counting that before the first step, that "
+        "stop training",
+    )  # fmt: skip
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field(
+        "32-true", description="floating-point precision"
     )
-    precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field("32-true", description="arithmetic")
-    graph: bool | None = Field(
-        None, description="replay steps from a CUDA graph; default on a GPU, but not with 16-mixed"
+    cuda_graph: bool | None = Field(
+        None, description="replay steps from a CUDA graph; default on a GPU, except with 16-mixed"
     )
     compile: bool = Field(False, description="compile the backbone for training: minutes at the start, faster steps")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute; auto takes a GPU if any")
-    eval_batch: int = Field(128, ge=1, description="images embedded at a time in validation")
-    test: bool = Field(True, description="judge the test classes at the end; a search for settings leaves them alone")
-    keep_embeddings: bool = Field(
-        False, description="keep the test images' embeddings in the run folder, to judge models together later"
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device; auto uses a GPU if there is one")
+    eval_batch_size: int = Field(128, ge=1, description="images embedded at a time in validation")
+    run_test: bool = Field(
+        True, description="evaluate the test classes at the end; a search for settings does not use them"
     )
-    tensorboard: bool = Field(False, description="write TensorBoard logs too (needs the tensorboard extra)")
+    save_embeddings: bool = Field(
+        False, description="save the embeddings of the test images in the run folder, to evaluate ensembles later"
+    )
+    tensorboard: bool = Field(False, description="write TensorBoard logs (requires the tensorboard extra)")
 
 
-class Config(ModelConfig):
-    """Everything that decides a training run."""
+class RunConfig(ModelConfig):
+    """All settings of a training run."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**ModelConfig.aliases, "centres": "regularizer", "mining": "miner"}
 
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
     loss: Annotated[SerializeAsAny[PartSettings], BeforeValidator(LOSSES.resolve)] = Field(
-        default_factory=lambda: LOSSES.resolve({}),
-        description="the metric-learning loss: a name, and that loss's settings",
+        default_factory=lambda: LOSSES.resolve({}), description="metric learning loss: a name, and its settings"
     )
     references: Annotated[SerializeAsAny[PartSettings], BeforeValidator(REFERENCES.resolve)] = Field(
         default_factory=lambda: REFERENCES.resolve({}),
-        description="what a batch is compared with: a name, and settings of that source; default the loss's choice",
+        description="embeddings that a batch is compared with: a name, and settings; default depends on the loss",
     )
-    centres: Annotated[SerializeAsAny[PartSettings], BeforeValidator(CENTRES.resolve)] = Field(
-        default_factory=lambda: CENTRES.resolve({}),
-        description="a term that pushes the centres of classes apart: a name, and that regulariser's settings",
+    regularizer: Annotated[SerializeAsAny[PartSettings], BeforeValidator(REGULARIZERS.resolve)] = Field(
+        default_factory=lambda: REGULARIZERS.resolve({}),
+        description="penalty that pushes class centers apart: a name, and its settings",
     )
-    mining: Annotated[SerializeAsAny[PartSettings], BeforeValidator(MINING.resolve)] = Field(
-        default_factory=lambda: MINING.resolve({}),
-        description="which of its pairs a batch is judged by: a name, and settings of that choice",
+    miner: Annotated[SerializeAsAny[PartSettings], BeforeValidator(MINERS.resolve)] = Field(
+        default_factory=lambda: MINERS.resolve({}),
+        description="selection of the pairs that enter the loss: a name, and its settings",
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     plateau: PlateauConfig = Field(default_factory=PlateauConfig)
-    seed: int = Field(0, ge=0, lt=2**63, description="fixes everything that is drawn at random")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of splits, batches, and initialization")
 
     @model_validator(mode="before")
     @classmethod
-    def _name_references(cls, tree: dict[str, Any]) -> dict[str, Any]:
-        """Where no references are named, take those the loss is made for."""
+    def _default_references(cls, tree: dict[str, Any]) -> dict[str, Any]:
+        """Use the default references of the loss if none are named."""
         loss, references = tree.get("loss", {}), tree.get("references", {})
         if isinstance(loss, PartSettings):
             name: Any = loss.name
         else:
             name = loss.get("name", LOSSES.default) if isinstance(loss, Mapping) else loss
         if name in LOSSES and isinstance(references, Mapping) and "name" not in references:
-            return {**tree, "references": {"name": LOSSES[name].made_for, **references}}
+            return {**tree, "references": {"name": LOSSES[name].default_references, **references}}
         return tree
 
 
-def make_config(tree: Mapping[str, Any]) -> Config:
-    """Build a config from nested mappings, with errors that name the key."""
-    return make_section(Config, tree)
+def make_config(tree: Mapping[str, Any]) -> RunConfig:
+    """Build a config from nested mappings.
+
+    Raises:
+        ConfigError: If a key is unknown or a value has the wrong type.
+    """
+    return make_section(RunConfig, tree)
 
 
 def describe() -> Iterator[tuple[str, Any, str]]:
-    """Yield every key with its default and meaning; settings of losses and poolings follow their name."""
-    yield from _describe(Config, "")
+    """Yield every key with its default and meaning; settings of components follow their name."""
+    yield from _describe(RunConfig, "")
 
 
 def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, str]]:
@@ -203,7 +238,7 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
             yield f"{name}.name", registry.default, f"{field.description}; one of {', '.join(registry)}"
             for part in registry:
                 if presets := registry.presets(part):
-                    yield f"{name}.preset", None, f"({name}={part}) the documents' settings for {', '.join(presets)}"
+                    yield f"{name}.preset", None, f"({name}={part}) published settings for {', '.join(presets)}"
                 for p in registry.parameters(part):
                     yield f"{name}.{p.name}", p.default, f"({name}={part}) {p.meaning}"
         else:
@@ -211,3 +246,40 @@ def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, s
                 f" (one of {', '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""
             )
             yield f"{prefix}{name}", field.get_default(call_default_factory=True), f"{field.description}{choices}"
+
+
+def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
+    """Return the dotted key of the first setting in which a recorded run differs from the requested settings.
+
+    The recorded settings are read through the present config. A setting that is newer than the record has its default,
+    because the default of a new setting is the behavior before the setting existed.
+
+    Args:
+        requested: Settings as nested mappings; a section may leave out keys that can have any value.
+        recorded: All settings of the run.
+
+    Returns:
+        The key, or None if there is no difference.
+
+    Raises:
+        ConfigError: If the run has a setting, or a value of one, that winnow no longer has.
+    """
+    present = present_names(RunConfig, requested)
+    for key, registry in REGISTRIES.items():
+        section = present.get(key)
+        if isinstance(section, Mapping) and section.get("name") in registry:
+            present[key] = rename_keys(section, registry[section["name"]], f"{key}.")
+    return _first_difference(RunConfig, present, make_config(recorded).model_dump(mode="json"), "")
+
+
+def _first_difference(section: type[Section] | None, requested: Any, recorded: Any, key: str) -> str | None:
+    if not (isinstance(requested, Mapping) and isinstance(recorded, Mapping)):
+        return None if requested == recorded else key
+    # The settings of a component, and multipliers by pattern, are compared as a whole: an extra one is a difference.
+    for name in requested if section is not None else {**requested, **recorded}:
+        inner = section_of(section.model_fields[name]) if section is not None else None
+        here = f"{key}.{name}" if key else str(name)
+        found = _first_difference(inner, requested.get(name), recorded.get(name), here)
+        if found is not None:
+            return found
+    return None

@@ -1,86 +1,62 @@
-"""A frozen backbone's feature maps, computed once and kept in RAM or on disk."""
+"""Feature maps of a frozen backbone, computed once and cached in RAM or on disk."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from winnow.data import Crops, ImageSet, ImageStore
+from winnow.data import CropTransform, ImageCache, ImageSet
 from winnow.data.store import OnError, Progress
-from winnow.errors import DataError
+from winnow.errors import DataError, OutputError
+from winnow.files import make_folder
 from winnow.models import Backbone
 from winnow.training.inputs import CropInputs, FeatureInputs
-from winnow.training.kept_features import KeptFeatures
 
-CPU_BATCH = 8  # larger ones leave a CPU's caches and are several times slower
+CPU_BATCH = 8
+"""Images per batch on a CPU. Larger batches exceed its caches and are several times slower."""
 
+CHUNK_BYTES = 64 << 20
+"""Bytes of one file on disk: what an interruption loses at most, seconds of work."""
 
-def cache_folder() -> Path:
-    """Return where features are kept on disk: `$WINNOW_CACHE`, or the user's cache folder."""
-    base = os.environ.get("WINNOW_CACHE")
-    if base:
-        return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "winnow"
+_ABANDONED_S = 3600
 
 
-def in_full_batches(backbone: Backbone, images: Tensor, batch: int) -> Tensor:
-    """Return the backbone's features of at most `batch` images, to which it is given others if they are fewer.
-
-    Convolutions are computed in another order for another number of images, and an image's features must not depend,
-    not even in their last bits, on which images are beside it.
-    """
-    missing = max(0, batch - len(images))
-    filled = torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
-    features: Tensor = backbone(filled)
-    return features[: len(images)]
-
-
-@torch.no_grad()
-def compute_features(
-    backbone: Backbone, inputs: CropInputs, device: torch.device, progress: Progress | None = None
-) -> Iterator[Tensor]:
-    """Yield the backbone's maps (B, C, h, w) or tokens (B, n, C) of every image's centre crop, on the CPU, in order."""
-    backbone.to(device).freeze()
-    batch = CPU_BATCH if device.type == "cpu" else 128
-    count = len(inputs.labels)
-    for start in range(0, count, batch):
-        stop = min(start + batch, count)
-        yield in_full_batches(backbone, inputs.test(range(start, stop)), batch).float().cpu()
-        if progress is not None:
-            progress(stop, count)
-
-
-def frozen_inputs(
+def extract_features(
     backbone: Backbone,
     images: ImageSet,
-    crops: Crops,
+    crops: CropTransform,
     device: torch.device,
     *,
-    keep: Literal["ram", "disk"] = "ram",
+    cache: Literal["ram", "disk"] = "ram",
     on_error: OnError = "raise",
     progress: Progress | None = None,
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
-    """Make a set's features, or find them on disk.
+    """Compute the features of an image set's center crops, or read them from disk.
 
-    On disk they are found by the backbone's weights, the crop and the image, so that a change of any makes new ones,
-    and sets that have images in common share theirs.
+    On disk they are stored by the backbone's weights, the crop, and the image. A change of any of these computes new
+    features. Image sets with common images share them.
 
     Returns:
-        The features, and the (name, reason) of each image that was skipped.
+        The features, and the (name, reason) of each skipped image.
     """
-    if keep == "disk":
-        return _from_disk(backbone, images, crops, device, on_error, progress)
+    if cache == "disk":
+        return _extract_to_disk(backbone, images, crops, device, on_error, progress)
     store = _open(images, crops, device, on_error)
     maps: Tensor | None = None
     done = 0
-    for part in compute_features(backbone, CropInputs(store, crops), device, progress):
+    for part in iter_features(backbone, CropInputs(store, crops), device, progress):
         if maps is None:
             maps = torch.empty(len(store), *part.shape[1:])
         maps[done : done + len(part)] = part
@@ -89,41 +65,76 @@ def frozen_inputs(
     return FeatureInputs(maps, store.labels, [store.name(i) for i in range(len(store))], device), store.skipped
 
 
-def _from_disk(
+@torch.no_grad()
+def iter_features(
+    backbone: Backbone, inputs: CropInputs, device: torch.device, progress: Progress | None = None
+) -> Iterator[Tensor]:
+    """Yield maps (B, C, h, w) or tokens (B, n, C) of all images' center crops, on the CPU and in order."""
+    backbone.to(device).freeze()
+    batch = CPU_BATCH if device.type == "cpu" else 128
+    count = len(inputs.labels)
+    for start in range(0, count, batch):
+        stop = min(start + batch, count)
+        yield compute_in_full_batches(backbone, inputs.test(range(start, stop)), batch).float().cpu()
+        if progress is not None:
+            progress(stop, count)
+
+
+def compute_in_full_batches(backbone: Backbone, images: Tensor, batch: int) -> Tensor:
+    """Return the backbone's features of at most `batch` images, computed in a batch of exactly that size.
+
+    Convolutions add in another order for another batch size. The features of an image must not depend on the other
+    images of a batch, not even in their last bits.
+    """
+    missing = max(0, batch - len(images))
+    filled = torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
+    features: Tensor = backbone(filled)
+    return features[: len(images)]
+
+
+def cache_folder() -> Path:
+    """Return the folder of cached features: `$WINNOW_CACHE`, or `winnow` in the user's cache folder."""
+    base = os.environ.get("WINNOW_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "winnow"
+
+
+def _extract_to_disk(
     backbone: Backbone,
     images: ImageSet,
-    crops: Crops,
+    crops: CropTransform,
     device: torch.device,
     on_error: OnError,
     progress: Progress | None,
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
-    """Find a set's features, after making those that are missing."""
-    kept = KeptFeatures(cache_folder() / "features" / f"{backbone.fingerprint()}-{crops.resize}-{crops.size}")
-    keys = [hashlib.sha256(images.identity(i).encode()).hexdigest()[:20] for i in range(len(images))]
-    missing = kept.missing(keys)
+    """Compute the features that are not on disk yet, and open all."""
+    features = FeatureStore(cache_folder() / "features" / f"{backbone.fingerprint()}-{crops.resize}-{crops.size}")
+    keys = [hashlib.sha256(images.cache_key(i).encode()).hexdigest()[:20] for i in range(len(images))]
+    missing = features.missing(keys)
     skipped: list[tuple[str, str]] = []
     if missing:
-        part = images.of_images(missing)
+        part = images.select(missing)
         try:
             store = _open(part, crops, device, on_error)
         except DataError:
             if on_error == "raise" or len(missing) == len(images):
                 raise
-            # None of these can be read, and all others are here already.
+            # None of the missing images can be read, and the features of all others are on disk.
             skipped = [(images.name(i), _why_unreadable(images, i)) for i in missing]
         else:
             skipped = store.skipped
-            made = compute_features(backbone, CropInputs(store, crops), device, progress)
-            kept.add([keys[missing[i]] for i in store.kept], made)
-    rows = np.setdiff1d(np.arange(len(images)), kept.missing(keys))
+            computed = iter_features(backbone, CropInputs(store, crops), device, progress)
+            features.add([keys[missing[i]] for i in store.kept], computed)
+    rows = np.setdiff1d(np.arange(len(images)), features.missing(keys))
     names = [images.name(int(i)) for i in rows]
-    return FeatureInputs(kept.of([keys[i] for i in rows]), images.labels[rows], names, device), skipped
+    return FeatureInputs(features.get([keys[i] for i in rows]), images.labels[rows], names, device), skipped
 
 
-def _open(images: ImageSet, crops: Crops, device: torch.device, on_error: OnError) -> ImageStore:
-    # Every image is needed once only, so none is kept decoded; but to skip is to have looked at all of them.
+def _open(images: ImageSet, crops: CropTransform, device: torch.device, on_error: OnError) -> ImageCache:
+    # Every image is used once, so none is cached. To skip unreadable images, all must be decoded first.
     cache: Literal["auto", "none"] = "auto" if on_error == "skip" else "none"
-    return ImageStore(images, resize=crops.resize, cache=cache, device=device, on_error=on_error)
+    return ImageCache(images, resize=crops.resize, cache=cache, device=device, on_error=on_error)
 
 
 def _why_unreadable(images: ImageSet, index: int) -> str:
@@ -131,4 +142,121 @@ def _why_unreadable(images: ImageSet, index: int) -> str:
         images.read(index)
     except DataError as error:
         return str(getattr(error, "reason", error))
-    return "it can be read again"
+    return "the file can be read again"
+
+
+class MappedFeatures:
+    """Maps (N, ...) in memory-mapped files, in any order; a map is read when it is used.
+
+    Args:
+        chunks: Maps of each file.
+        locations: File and row (N, 2) int64 of each map.
+    """
+
+    def __init__(self, chunks: Sequence[Tensor], locations: NDArray[np.int64]) -> None:
+        self.chunks, self.locations = chunks, locations
+
+    def __len__(self) -> int:
+        return len(self.locations)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all maps."""
+        return len(self) * self.chunks[0][0].nbytes if len(self) else 0
+
+    def take(self, rows: Tensor) -> Tensor:
+        """Return selected maps (B, ...) in RAM."""
+        return torch.stack([self.chunks[chunk][row] for chunk, row in self.locations[rows.numpy()].tolist()])
+
+    def to(self, device: torch.device) -> Tensor:
+        """Return all maps on a device, copied in small parts to save RAM."""
+        whole = torch.empty(len(self), *self.chunks[0].shape[1:], device=device)
+        for start in range(0, len(self), 128):
+            stop = min(start + 128, len(self))
+            whole[start:stop] = self.take(torch.arange(start, stop)).to(device)
+        return whole
+
+
+class FeatureStore:
+    """Folder of feature maps, stored by the key of their image.
+
+    Maps are added in chunks. A chunk is a file of maps and, written after it, a list of keys; without the list it does
+    not count. Several processes may add at a time: the same images in the same order make the same chunk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self.folder = folder
+        self._chunks: list[Tensor] = []
+        self._locations: dict[str, tuple[int, int]] = {}
+        for index in sorted(folder.glob("*.json")):
+            self._open(index)
+        for partial in folder.glob(".partial-*"):  # of processes that were killed
+            with suppress(OSError):
+                if partial.stat().st_mtime < time.time() - _ABANDONED_S:
+                    partial.unlink()
+
+    def missing(self, keys: Sequence[str]) -> list[int]:
+        """Return the positions of the keys without a map."""
+        return [i for i, key in enumerate(keys) if key not in self._locations]
+
+    def get(self, keys: Sequence[str]) -> MappedFeatures:
+        """Return the maps of keys that are all in the store."""
+        locations = np.array([self._locations[key] for key in keys], dtype=np.int64).reshape(-1, 2)
+        return MappedFeatures(self._chunks, locations)
+
+    def add(self, keys: Sequence[str], parts: Iterable[Tensor]) -> None:
+        """Store maps that arrive in parts (n, ...); a chunk is written when it is large enough.
+
+        Raises:
+            OutputError: If the disk is full or not writable.
+        """
+        held: list[Tensor] = []
+        done = 0
+        for part in parts:
+            held.append(part)
+            if sum(each.nbytes for each in held) >= CHUNK_BYTES:
+                done += self._add_chunk(keys[done:], torch.cat(held))
+                held = []
+        if held:
+            self._add_chunk(keys[done:], torch.cat(held))
+
+    def _add_chunk(self, keys: Sequence[str], maps: Tensor) -> int:
+        """Store maps (n, ...) of the first n keys and return n."""
+        own = list(keys[: len(maps)])
+        name = hashlib.sha256("\n".join(own).encode()).hexdigest()[:20]
+        self._write(self.folder / f"{name}.npy", lambda file: np.save(file, maps.numpy()))
+        index = self.folder / f"{name}.json"
+        self._write(index, lambda file: file.write(json.dumps(own).encode()))
+        self._open(index)
+        return len(own)
+
+    def _open(self, index: Path) -> None:
+        """Open a chunk; a damaged one counts as missing and is replaced when its images are requested."""
+        try:
+            keys = json.loads(index.read_text(encoding="utf-8"))
+            # Copy-on-write, because torch has no read-only tensors.
+            maps = torch.from_numpy(np.load(index.with_suffix(".npy"), mmap_mode="c"))
+        except (OSError, ValueError, EOFError):
+            return
+        if len(maps) == len(keys):
+            self._locations.update({key: (len(self._chunks), row) for row, key in enumerate(keys)})
+            self._chunks.append(maps)
+
+    def _write(self, path: Path, write: Callable[[IO[bytes]], object]) -> None:
+        partial = None
+        try:
+            number, partial = tempfile.mkstemp(dir=self.folder, prefix=".partial-")
+            with open(number, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except OSError as error:
+            raise OutputError(
+                f"{self.folder}: features cannot be written ({error.strerror}). Free disk space, set WINNOW_CACHE to "
+                "another folder, or set data.feature_cache=ram."
+            ) from None
+        finally:
+            if partial is not None:
+                Path(partial).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A whole run: data, model, training, test, and the folder that records it."""
+"""One run from config to result: data, model, training, test, and the run folder."""
 
 from __future__ import annotations
 
@@ -6,272 +6,304 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from winnow.data import FileSet, ImageSet, ImageStore, Splits, load_images
+from winnow.data import FileImages, ImageCache, ImageSet, Splits, load_images
+from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
-from winnow.data.sets import DATASETS
 from winnow.errors import ConfigError, DataError, TrainingError, WinnowError
 from winnow.evaluation import RetrievalResult
-from winnow.functional import NORMALISE
+from winnow.functional import NORMALIZERS
 from winnow.models import Embedder
 from winnow.seeding import fork_rng
-from winnow.training.arithmetic import make_fabric
-from winnow.training.config import AugmentConfig, Config
-from winnow.training.distributed import launched, missing_others
-from winnow.training.folder import RunFolder
+from winnow.training.baseline import MeanFeatureCache
+from winnow.training.build import build_setup, evaluate_baseline, init_objective, load_splits, resolve_config
+from winnow.training.cache import RunCache
+from winnow.training.callbacks import Callback, CallbackList, TensorBoard, check_tensorboard
+from winnow.training.config import AugmentConfig, RunConfig
+from winnow.training.engine.distributed import launched_processes, report_lost_processes
+from winnow.training.engine.precision import make_fabric
+from winnow.training.engine.stream import Steps, run_to_end
+from winnow.training.evaluation import KS, iter_evaluate
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
-from winnow.training.judge import KS, judging
-from winnow.training.lane import Work, finish
-from winnow.training.learner import count_parameters
-from winnow.training.monitor import Both, Monitor, TensorBoard, require_tensorboard
-from winnow.training.prepare import judge_untrained, load_data, make_learner, prepare, resolve_config
-from winnow.training.provenance import provenance
-from winnow.training.same import differing
-from winnow.training.shared import Shared
+from winnow.training.objective import Objective, count_parameters
+from winnow.training.results import (
+    CCPProblem,
+    DataSummary,
+    MissingPart,
+    ParameterCount,
+    RunResult,
+    Seconds,
+    collect_provenance,
+)
+from winnow.training.run_dir import RunDir
 from winnow.training.trainer import Trainer
-from winnow.training.untrained import Averages
 
 
-def run_training(
-    config: Config,
-    folder: RunFolder,
+def train(
+    config: RunConfig,
+    run_dir: RunDir | str | PathLike[str],
     *,
     resume: bool = False,
-    monitor: Monitor | None = None,
-    shared: Shared | None = None,
-) -> dict[str, Any]:
-    """Train, test and record one run, in this process or together with the others that torchrun started.
+    callback: Callback | None = None,
+    cache: RunCache | None = None,
+) -> RunResult:
+    """Train, test, and record one run, alone or together with the other processes of torchrun.
 
     Args:
-        config: The config; for a resumed run the one its folder holds.
-        folder: Where everything goes; of several processes the first writes, and all read what is resumed.
-        resume: Go on from the folder's last checkpoint.
-        monitor: Told how it goes.
-        shared: What it has in common with other runs in this process, if any.
+        config: Config; for a resumed run the config of its folder.
+        run_dir: Folder of the run. The first process writes it; all processes read it to resume.
+        resume: Resume from the last checkpoint of the folder.
+        callback: Handles messages, progress, steps, and validations.
+        cache: Objects shared with other runs of this process.
 
     Returns:
-        What `result.json` holds.
+        The result that `result.json` holds.
 
     Raises:
-        ConfigError: for a run that was begun with other settings.
-        ModelError: for a checkpoint of other settings, and for damaged files.
-        TrainingError: when training cannot go on.
+        ConfigError: If a setting is invalid, or the run was started with a different config.
+        DataError: If images or labels cannot be used.
+        ModelError: If a checkpoint was made with a different config, or a file is damaged.
+        TrainingError: If training cannot continue.
     """
+    if not isinstance(run_dir, RunDir):
+        run_dir = RunDir(Path(run_dir))
+    steps = iter_run(config, run_dir, resume=resume, callback=callback, cache=cache)
     try:
-        work = training(config, folder, resume=resume, monitor=monitor, shared=shared)
-        with fork_rng(), missing_others(launched()), closing(work):
-            return finish(work)
+        with fork_rng(), report_lost_processes(launched_processes()), closing(steps):
+            return run_to_end(steps)
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(
-            "the GPU has no memory left: use smaller batches (train.classes_per_batch), smaller images (image.crop) "
-            "or train.precision=bf16-mixed"
+            "CUDA out of memory. Reduce train.classes_per_batch or image.crop, or set train.precision=bf16-mixed."
         ) from None
 
 
-def training(
-    config: Config,
-    folder: RunFolder,
+def iter_run(
+    config: RunConfig,
+    run_dir: RunDir,
     *,
     resume: bool | None = False,
-    monitor: Monitor | None = None,
-    shared: Shared | None = None,
-) -> Work[dict[str, Any]]:
-    """Do what `run_training` does in pieces, beside other runs that share what they have in common.
+    callback: Callback | None = None,
+    cache: RunCache | None = None,
+) -> Steps[RunResult]:
+    """Train, test, and record one run as a generator, so several runs can take turns; see `train`.
 
-    All that is drawn from the global generators before the first step is drawn within the first piece. With `resume`
-    None a run that the folder holds is gone on with, and otherwise one is begun.
+    All draws from global random generators before the first training step happen before the first yield. With
+    `resume=None` a run that the folder contains is resumed, and a new one is started otherwise.
     """
-    origin = provenance()  # of the code that was imported, not of what is committed meanwhile
-    processes = launched()
-    monitor = monitor if monitor is not None and processes.is_first else Monitor()
-    splits = load_data(config, shared)
-    if not config.train.test:
-        splits = replace(splits, test=None, gallery=None)
-    for note in splits.notes:
-        monitor.note(note)
-    wanted = config.train.classes_per_batch
-    config = resolve_config(config, splits.train)
-    counts = {"train": splits.train, "validate": splits.val, "test": splits.test}
-    told = ", ".join(f"{len(s.class_names)} to {verb}" for verb, s in counts.items() if s is not None)
-    monitor.note(f"data {config.data.path}: classes {told}")
-    if config.data.val_classes == "test":
-        monitor.note("weights are chosen on the test classes, so that what they reach there is too good")
-    if config.train.classes_per_batch < wanted:
-        monitor.note(f"a batch holds {config.train.classes_per_batch} classes, all there are to train on")
-    if config.backbone.train == "frozen" and config.augment != AugmentConfig():
-        monitor.note("augment.* has no effect: a frozen backbone sees centre crops; backbone.train=full augments")
+    # Set-up
+    provenance = collect_provenance()  # now: the commit may change while the run trains
+    processes = launched_processes()
+    callback = callback if callback is not None and processes.is_first else Callback()
     if config.train.tensorboard:
-        require_tensorboard()
-    if processes.count > 1:
-        batch = config.train.classes_per_batch * config.train.samples_per_class
-        monitor.note(f"{processes.count} processes share the {batch} images of a batch")
-    if resume is None:  # asked only now: another process may have begun it while the data were read
-        resume = folder.config_file.is_file()
-    if resume and not folder.checkpoint_file.exists():  # a checkpoint is checked for itself
-        check_begun(config, folder)
+        check_tensorboard()
+
+    # Data
+    splits = load_splits(config, cache)
+    if not config.train.run_test:
+        splits = replace(splits, test=None, gallery=None)
+    requested, config = config, resolve_config(config, splits.train)
+    for text in _messages(requested, config, splits):
+        callback.message(text)
+
+    # Run folder
+    if resume is None:  # asked now: another process may have started the run while the data were read
+        resume = run_dir.config_file.is_file()
+    if resume and not run_dir.checkpoint_file.exists():  # otherwise the checkpoint's config is compared
+        run_dir.check_resumable(config)
     if not resume and processes.is_first:
-        folder.create(config)
-    with folder.held() if processes.is_first else nullcontext():
-        return (yield from _training(config, folder, splits, origin, resume=resume, monitor=monitor, shared=shared))
+        run_dir.create(config)
+    with run_dir.lock() if processes.is_first else nullcontext():
+        # Model, inputs, and baseline
+        try:
+            setup = build_setup(config, splits, callback, cache)
+            embedder = setup.embedder.to(make_fabric(config).device)
+            untrained = evaluate_baseline(setup)
+            objective = init_objective(setup)
+            setup.mean_features = MeanFeatureCache()  # frees memory; a shared cache stays with the other runs
+            for text in _objective_warnings(config, objective, setup.train):
+                callback.message(text)
+            trainer = Trainer(config, objective, setup.train, setup.val, run_dir=run_dir, ks=setup.ks)
+        except WinnowError:  # the remedy may be another setting, which a started run would not accept
+            if not resume and processes.is_first:
+                run_dir.discard()
+            raise
 
+        # Training, from the last checkpoint if there is one
+        if resume and run_dir.checkpoint_file.exists():
+            trainer.restore()
+        first_step = trainer.state.step
+        if config.train.tensorboard and processes.is_first:
+            scalars = TensorBoard(run_dir.path / "tensorboard", first_step if resume else None)
+            callback = CallbackList(callback, scalars)
+        trainer.callback = callback
+        if first_step:
+            callback.message(f"resuming at step {first_step}")
+        callback.start(config.train.max_steps, first_step)
+        try:
+            state = yield from trainer.iter_fit()
+        finally:
+            callback.close()
+        metrics = {"val": state.best_metrics()}
 
-def _training(
-    config: Config, folder: RunFolder, splits: Splits, origin: Mapping[str, Any], *, resume: bool, monitor: Monitor,
-    shared: Shared | None,
-) -> Work[dict[str, Any]]:  # fmt: skip
-    """Do it with the data at hand, in a folder that is this run's."""
-    processes = launched()
-    try:
-        prepared = prepare(config, splits, monitor, shared)
-        prepared.embedder.to(make_fabric(config).device)
-        untrained = judge_untrained(prepared)
-        learner = make_learner(prepared)
-        prepared.averages = Averages()  # training needs none; those that runs share are kept for the next
-        sizes = np.unique(prepared.train.labels, return_counts=True)[1].tolist()
-        notes = learner.references.notes(config.train.steps, sizes)
-        for note in [*notes, *([] if learner.zsr is None else learner.zsr.notes(learner.zsr_weight))]:
-            monitor.note(note)
-        trainer = Trainer(config, learner, prepared.train, prepared.val, folder=folder, ks=prepared.ks)
-    except WinnowError:  # of weights, images or patterns: what puts it right may be a setting, which a run would refuse
-        if not resume and processes.is_first:
-            folder.discard()
-        raise
-    if resume and folder.checkpoint_file.exists():  # a run killed before its first checkpoint starts at step 0
-        trainer.restore()
-    if config.train.tensorboard and processes.is_first:
-        step = trainer.progress.step if resume else None
-        monitor = Both(monitor, TensorBoard(folder.path / "tensorboard", step))
-    trainer.monitor = monitor
-    if trainer.progress.step:
-        monitor.note(f"goes on from step {trainer.progress.step}")
-    monitor.start(config.train.steps, trainer.progress.step)
-    try:
-        progress = yield from trainer.pieces()
-    finally:
-        monitor.close()
-    started = time.perf_counter()
-    metrics = {"val": progress.best_metrics()}
-    test: RetrievalResult | None = None
-    if (inputs := prepared.test) is not None:
-        labels = torch.from_numpy(inputs.labels)
+        # Test with the best weights
+        started = time.perf_counter()
+        test: RetrievalResult | None = None
+        if setup.test is not None:
+            save = config.train.save_embeddings and processes.is_first
+            test = yield from iter_evaluate(
+                objective.model, setup.test, batch=config.train.eval_batch_size, ks=setup.ks,
+                normalize=objective.loss.normalizer, autocast=trainer.fabric.autocast, processes=processes,
+                on_embeddings=partial(_save_embeddings, run_dir, setup.test) if save else lambda embeddings: None,
+            )  # fmt: skip
+            metrics["test"] = test.metrics()
+        testing = time.perf_counter() - started
 
-        def seen(embeddings: Tensor) -> None:
-            if config.train.keep_embeddings and processes.is_first:
-                folder.write_embeddings(embeddings, labels, [inputs.name(index) for index in range(len(labels))])
-
-        test = yield from judging(
-            learner.model, inputs, batch=config.train.eval_batch, ks=prepared.ks,
-            normalise=learner.loss.normalise, autocast=trainer.fabric.autocast, processes=processes, seen=seen,
-        )  # fmt: skip
-        metrics["test"] = test.metrics()
-    if processes.is_first:
-        prepared.embedder.save_pretrained(folder.model_folder, metrics=metrics.get("test"))
-    result = {
-        **origin,
-        "config": config.model_dump(mode="json"),
-        "data": describe_data(splits, prepared.test),
-        "metrics": metrics,
-        "untrained": untrained,
-        "left_out": {"test": test.left_out} if test is not None else {},
-        "processes": processes.count,
-        "steps": progress.step,
-        "best_step": progress.best_step,
-        "seconds": {"training": round(progress.seconds, 2), "testing": round(time.perf_counter() - started, 2)},
-        "parameters": count_parameters(nn.ModuleList([prepared.embedder, learner])),
-        "prototypes_ready": prepared.embedder.is_ready,
-    }
-    if trainer.problems is not None:
-        result["problems"] = trainer.problems.records()
-    if processes.is_first:
-        folder.write_result(result)
-    return result
-
-
-def check_begun(config: Config, folder: RunFolder) -> None:
-    """Refuse to train a run that was only begun with others than the settings its `config.yaml` tells of.
-
-    Raises:
-        ConfigError: naming the first setting that differs.
-        ModelError: where there is no config, or a damaged one.
-    """
-    key = differing(config.model_dump(mode="json"), folder.read_config().model_dump(mode="json"))
-    if key is not None:
-        raise ConfigError(
-            f"{folder.path} was begun with another {key}: resume it with its own, or remove it and train the run anew"
+        # Model and result
+        if processes.is_first:
+            embedder.save_pretrained(run_dir.model_folder, metrics=metrics.get("test"))
+        ccp = {} if trainer.ccp_solver is None else {"problems": _records(trainer.ccp_solver.records())}
+        result = RunResult(
+            **dict(provenance),
+            config=config.model_dump(mode="json"),
+            data=summarize_data(splits, setup.test),
+            metrics=metrics,
+            untrained=untrained,
+            left_out={} if test is None else {"test": test.num_without_relevant},
+            processes=processes.count,
+            steps=state.step,
+            best_step=state.best_step,
+            seconds=Seconds(training=round(state.seconds, 2), testing=round(testing, 2)),
+            parameters=ParameterCount(**count_parameters(nn.ModuleList([embedder, objective]))),
+            prototypes_ready=embedder.prototypes_ready,
+            **ccp,
         )
+        if processes.is_first:
+            run_dir.write_result(result)
+        return result
 
 
-def describe_data(splits: Splits, test: Inputs | None) -> dict[str, Any]:
-    """Return how many images and classes each split has, what the set lacks, and the queries if there is a gallery.
+def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[str]:
+    """Return what a user should know about a resolved config and its data."""
+    messages = list(splits.notes)
+    counts = {"training": splits.train, "validation": splits.val, "test": splits.test}
+    classes = ", ".join(f"{len(s.class_names)} {name}" for name, s in counts.items() if s is not None)
+    messages.append(f"data {config.data.path}: {classes} classes")
+    if config.data.val_classes == "test":
+        messages.append("data.val_classes=test: weights are selected on the test classes, so test metrics are too high")
+    batch = config.train
+    if batch.classes_per_batch < requested.train.classes_per_batch:
+        messages.append(f"a batch has {batch.classes_per_batch} classes: there are no more training classes")
+    if config.backbone.train == "frozen" and config.augment != AugmentConfig():
+        messages.append("augment.* has no effect with a frozen backbone; backbone.train=full augments images")
+    if (count := launched_processes().count) > 1:
+        messages.append(f"{count} processes share the {batch.classes_per_batch * batch.samples_per_class} images "
+                        "of a batch")  # fmt: skip
+    return messages
 
-    Kept test embeddings are those of the queries, then those of the gallery.
-    """
+
+def _objective_warnings(config: RunConfig, objective: Objective, train: Inputs) -> list[str]:
+    """Return warnings about settings of the references and ZSR that have no effect."""
+    sizes = np.unique(train.labels, return_counts=True)[1].tolist()
+    warnings = list(objective.references.warnings(config.train.max_steps, sizes))
+    if objective.zsr is not None:
+        warnings.extend(objective.zsr.warnings(objective.zsr_weight))
+    return warnings
+
+
+def _save_embeddings(run_dir: RunDir, inputs: Inputs, embeddings: Tensor) -> None:
+    labels = torch.from_numpy(inputs.labels)
+    run_dir.write_embeddings(embeddings, labels, [inputs.name(index) for index in range(len(labels))])
+
+
+def _records(values: list[dict[str, Any]]) -> list[CCPProblem]:
+    return [CCPProblem.from_dict(one) for one in values]
+
+
+def summarize_data(splits: Splits, test: Inputs | None) -> DataSummary:
+    """Return the number of images and classes of each split, missing images, and queries if there is a gallery."""
     sets = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
-    there = {name: images for name, images in sets.items() if images is not None}
-    return {
-        "images": {name: len(images) for name, images in there.items()},
-        "classes": {name: len(images.class_names) for name, images in there.items()},
-        "missing": {part: dict(one) for part, one in splits.missing.items()},
-        **({"queries": test.count} if isinstance(test, QueryGallery) else {}),
-    }
+    present = {name: images for name, images in sets.items() if images is not None}
+    queries = {"queries": test.count} if isinstance(test, QueryGallery) else {}
+    return DataSummary(
+        images={name: len(images) for name, images in present.items()},
+        classes={name: len(images.class_names) for name, images in present.items()},
+        missing={split: MissingPart.from_dict(one) for split, one in splits.missing.items()},
+        **queries,
+    )
 
 
 def evaluate_run(
-    folder: RunFolder, data: str | None = None, monitor: Monitor | None = None,
-    seen: Callable[[Tensor], None] = lambda embeddings: None,
-    lacks: Callable[[Mapping[str, Mapping[str, Any]]], None] = lambda missing: None,
-) -> RetrievalResult:  # fmt: skip
-    """Judge a finished run's model on its own test classes, or a run's or a saved model on all images of other data.
+    run_dir: RunDir,
+    data: str | None = None,
+    callback: Callback | None = None,
+    on_embeddings: Callable[[Tensor], None] = lambda embeddings: None,
+    on_missing: Callable[[Mapping[str, Mapping[str, Any]]], None] = lambda missing: None,
+) -> RetrievalResult:
+    """Evaluate a finished run on its test classes, or a run or saved model on all images of other data.
 
     Args:
-        folder: The run, or a saved model.
-        data: Other images, as in the config.
-        monitor: Told how it goes.
-        seen: Given the embeddings (N, dim) as they are compared; of queries and a gallery the queries come first.
-        lacks: Given what a benchmark set is known to lack, by part, as in a run's result.
+        run_dir: Folder of a run or of a saved model.
+        data: Other images, as in the config key `data`.
+        callback: Handles messages and progress.
+        on_embeddings: Called with the embeddings (N, dim) as they are compared; queries precede their gallery.
+        on_missing: Called with the images a benchmark dataset lacks, by split, as in a result.
+
+    Raises:
+        ConfigError: If a saved model is evaluated without data.
+        DataError: If the run has no test classes and no data are given.
+        ModelError: If the run is not finished, or the folder contains no model.
     """
-    if folder.config_file.is_file():
-        folder.check_finished()
-        config, model = folder.read_config(), folder.model_folder
+    if run_dir.config_file.is_file():
+        run_dir.check_finished()
+        config, model = run_dir.read_config(), run_dir.model_folder
     else:
-        config, model = Config(), folder.path
-        Embedder.read_config(model)  # refuses what is no model
+        config, model = RunConfig(), run_dir.path
+        Embedder.read_config(model)  # raises an error if the folder contains no model
         if data is None:
-            raise ConfigError(f"{folder.path} is a saved model, which has no data of its own: name some with --data")
+            raise ConfigError(
+                f"data: {run_dir.path} is a saved model without data. Name the images to evaluate.", hint="data"
+            )
     images: ImageSet | None
     gallery: ImageSet | None = None
-    ks, notes = KS, tuple[str, ...]()
+    ks, messages = KS, tuple[str, ...]()
     if data is None or data in DATASETS:
-        splits = load_data(config) if data is None else DATASETS[data].load().splits(on_test=True)
-        images, gallery, ks, notes = splits.test, splits.gallery, splits.ks, splits.notes
-        lacks(splits.missing)
+        splits = load_splits(config) if data is None else DATASETS[data].load().splits(on_test=True)
+        images, gallery, ks, messages = splits.test, splits.gallery, splits.ks, splits.notes
+        on_missing(splits.missing)
         if images is None:
-            raise DataError(f"the run {folder.path} has no test classes: name other images with --data")
+            raise DataError(
+                f"data: the run {run_dir.path} has no test classes. Name other images to evaluate.", hint="data"
+            )
     else:
         images = load_emoji().test if data == "emoji" else load_images(data)
-        notes = images.notes if isinstance(images, FileSet) else ()
-    assert images is not None, "the embedded set has test classes"
-    monitor = monitor or Monitor()
-    for note in notes:
-        monitor.note(note)
+        messages = images.notes if isinstance(images, FileImages) else ()
+    assert images is not None, "the bundled emoji dataset has test classes"
+    callback = callback or Callback()
+    for text in messages:
+        callback.message(text)
     fabric = make_fabric(config)
     embedder = Embedder.from_pretrained(model, device=fabric.device)
-    crops, settings = embedder.crops, config.data
+    crops, on_error = embedder.crops, config.data.unreadable_images
 
-    def opened(some: ImageSet) -> CropInputs:
-        store = ImageStore(some, resize=crops.resize, cache="none", device=fabric.device, on_error=settings.on_error)
+    def open_images(images: ImageSet) -> CropInputs:
+        store = ImageCache(images, resize=crops.resize, cache="none", device=fabric.device, on_error=on_error)
         for name, reason in store.skipped:
-            monitor.note(f"skipped {name}: {reason}")
+            callback.message(f"skipped {name}: {reason}")
         return CropInputs(store, crops)
 
-    inputs: Inputs = opened(images) if gallery is None else QueryGallery(opened(images), opened(gallery))
-    work = judging(
-        embedder, inputs, batch=32, ks=ks, normalise=NORMALISE[embedder.config.normalise], autocast=fabric.autocast,
-        progress=monitor.task("embedding"), seen=seen,
+    inputs: Inputs = open_images(images)
+    if gallery is not None:
+        inputs = QueryGallery(inputs, open_images(gallery))
+    steps = iter_evaluate(
+        embedder, inputs, batch=32, ks=ks, normalize=NORMALIZERS[embedder.config.normalize], autocast=fabric.autocast,
+        progress=callback.progress("embedding"), on_embeddings=on_embeddings,
     )  # fmt: skip
-    return finish(work)
+    return run_to_end(steps)

@@ -1,4 +1,4 @@
-"""Collages of emoji drawings: one foreground drawing, which gives the class, among three of clutter."""
+"""Collages of a foreground drawing, which gives the class, and three of clutter."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ import numpy as np
 from PIL import Image
 
 from winnow.data.emoji.drawings import Drawing, Emoji, data_digest, drawing
-from winnow.data.imageset import ImageSet
+from winnow.data.image_set import ImageSet
 from winnow.errors import ConfigError
 
 CELL = 64
 SIDE = 2 * CELL
 
-# Part of every identity; count it up when the same drawings come to be composed to other pixels.
 COMPOSITION = 1
+"""Part of every cache key.
+
+Increase it when the same drawings are composed to different pixels.
+"""
 
 _MIN_SCALE = 0.75
-_MAX_TURN = math.radians(20)
+_MAX_ANGLE = math.radians(20)
 
 Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A drawing in a cell: how it is turned (radians), scaled and shifted (pixels) from the cell's centre."""
+    """Drawing in a cell with angle (radians), scale, and shift (pixels)."""
 
     drawing: Drawing
     cell: int
-    turn: float
+    angle: float
     scale: float
     shift: tuple[float, float]
 
     @property
     def corner(self) -> tuple[int, int]:
-        """The (left, top) of its cell in the image."""
+        """Left and top of its cell in the image."""
         return self.cell % 2 * CELL, self.cell // 2 * CELL
 
     def render(self) -> Image.Image:
-        """Return the cell's layer, (64, 64) RGBA."""
-        cos, sin = math.cos(self.turn) / self.scale, math.sin(self.turn) / self.scale
+        """Return the layer of the cell, (64, 64) RGBA."""
+        cos, sin = math.cos(self.angle) / self.scale, math.sin(self.angle) / self.scale
         x, y = CELL / 2 + self.shift[0], CELL / 2 + self.shift[1]
-        centre = self.drawing.tile.width / 2
-        # Pillow wants the way back: from a pixel of the cell to the place in the tile.
-        way_back = (cos, sin, centre - cos * x - sin * y, -sin, cos, centre + sin * x - cos * y)
-        return self.drawing.tile.transform((CELL, CELL), Image.Transform.AFFINE, way_back, Image.Resampling.BILINEAR)
+        center = self.drawing.tile.width / 2
+        # Pillow needs the inverse map, from a pixel of the cell to a position in the tile.
+        inverse = (cos, sin, center - cos * x - sin * y, -sin, cos, center + sin * x - cos * y)
+        return self.drawing.tile.transform((CELL, CELL), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR)
 
 
 @dataclass(frozen=True)
 class _Collage:
-    """What one image is composed of."""
+    """Parts of one image."""
 
     ground: tuple[int, int, int]
     foreground: _Placed
@@ -62,22 +65,21 @@ class _Collage:
 
 
 class EmojiCollages(ImageSet):
-    """Images of 128x128 pixels in four cells: one holds a drawing of the class's emoji, three hold clutter.
+    """Collages of 128x128 pixels: one drawing of the class's emoji, three of clutter.
 
-    Images are composed when read. Image `k` of a class is made of the seed, the emoji and `k` alone (and of the
-    clutter to choose from); its drawing is by the artist whose turn `k` is. Ground colour, places, sizes, shifts and
-    turns are random.
+    Images are composed when read. Image `k` of a class depends only on the seed, the emoji, `k`, and the clutter to
+    choose from. Artists draw the foreground in rotation over `k`. Background color, positions, sizes, shifts, and
+    rotations are random.
 
     Args:
-        foreground: The emoji that are the classes, in the order of their labels.
-        clutter: The emoji that fill the other cells.
-        images_per_class: How many images each class has.
-        seed: Chooses everything random.
-        distilled: Leave the clutter cells empty, all else unchanged: an upper bound for whatever ignores clutter.
+        foreground: Emoji that are the classes, in the order of their labels.
+        clutter: Emoji that fill the other cells.
+        images_per_class: Number of images of each class.
+        seed: Seed of all random choices.
+        distilled: Whether the clutter cells stay empty. Gives an upper bound for methods that ignore clutter.
 
-    Attributes:
-        foreground: As given.
-        clutter: As given.
+    Raises:
+        ConfigError: If an argument is too small.
     """
 
     def __init__(
@@ -90,11 +92,11 @@ class EmojiCollages(ImageSet):
         distilled: bool = False,
     ) -> None:
         if images_per_class < 1:
-            raise ConfigError(f"images_per_class is {images_per_class}; a class needs at least 1 image")
+            raise ConfigError(f"images_per_class={images_per_class}: expected at least 1. Increase it.")
         if seed < 0:
-            raise ConfigError(f"seed is {seed}; it must not be negative")
+            raise ConfigError(f"seed={seed}: expected at least 0. Increase it.")
         if len(clutter) < 3:
-            raise ConfigError(f"a collage needs at least 3 clutter emoji; there are {len(clutter)}")
+            raise ConfigError(f"clutter: expected at least 3 emoji, got {len(clutter)}. Add emoji.")
         self.foreground = tuple(foreground)
         self.clutter = tuple(clutter)
         self.images_per_class = images_per_class
@@ -102,26 +104,26 @@ class EmojiCollages(ImageSet):
         self.distilled = distilled
         self.labels = np.repeat(np.arange(len(foreground), dtype=np.int64), images_per_class)
         self.class_names = tuple(one.name for one in foreground)
-        # The choice of clutter depends on the whole pool, hence so does the identity of every image.
+        # The choice of clutter depends on the whole pool, and so does the cache key of every image.
         self._pool = hashlib.sha256(" ".join(one.codepoint for one in clutter).encode()).hexdigest()[:12]
 
     def _locate(self, index: int) -> tuple[Emoji, int]:
-        """Return an image's emoji and its number among the images of its class."""
+        """Return the emoji of an image, and its number among the images of its class."""
         index = range(len(self))[index]
         return self.foreground[index // self.images_per_class], index % self.images_per_class
 
     def artist(self, index: int) -> str:
-        """Return who drew the foreground of an image."""
+        """Return the artist of the foreground of an image."""
         one, number = self._locate(index)
         return one.artists[number % len(one.artists)]
 
     def name(self, index: int) -> str:
-        """Return a made-up name: emoji, number in its class, artist of the foreground."""
+        """Return a generated name: emoji, number in its class, artist of the foreground."""
         one, number = self._locate(index)
         return f"{one.name}/{number}-{self.artist(index)}"
 
-    def identity(self, index: int) -> str:
-        """Return a text that changes whenever the image's pixels may have changed."""
+    def cache_key(self, index: int) -> str:
+        """Return a text that changes whenever the pixels of the image may have changed."""
         one, number = self._locate(index)
         kind = "distilled" if self.distilled else self._pool
         return f"emoji-{COMPOSITION}-{data_digest()}/{kind}/{self.seed}/{one.codepoint}/{number}"
@@ -129,7 +131,7 @@ class EmojiCollages(ImageSet):
     def _compose(self, index: int) -> _Collage:
         one, number = self._locate(index)
         rng = np.random.default_rng([self.seed, number, *(int(code, 16) for code in one.codepoint.split("-"))])
-        # Soft colours, neither white nor black: white and dark drawings must both stand out against them.
+        # Soft colors, neither white nor black, so both white and dark drawings contrast with them.
         hue, saturation, value = rng.uniform((0, 0.18, 0.62), (1, 0.45, 0.92))
         red, green, blue = (round(255 * part) for part in colorsys.hsv_to_rgb(hue, saturation, value))
         cells = rng.permutation(4).tolist()
@@ -150,23 +152,23 @@ class EmojiCollages(ImageSet):
         return image
 
     def foreground_box(self, index: int) -> Box:
-        """Return the pixels that hold the foreground drawing: (left, top, right, bottom), the last two excluded."""
+        """Return left, top, right, and bottom (both excluded) of the foreground drawing."""
         placed = self._compose(index).foreground
         box = placed.render().getchannel("A").getbbox()
-        assert box is not None, "a drawing has opaque pixels, and they lie in its cell"
+        assert box is not None, "a drawing has opaque pixels in its cell"
         left, top = placed.corner
         return left + box[0], top + box[1], left + box[2], top + box[3]
 
 
 def _place(drawn: Drawing, cell: int, jitter: Sequence[float]) -> _Placed:
-    """Turn, scale and shift a drawing within its cell by four numbers from -1 to 1."""
-    turn = _MAX_TURN * jitter[0]
-    cos, sin = math.cos(turn), abs(math.sin(turn))
-    # How far the turned drawing reaches from its centre: its box turned, or, where that is less, its radius. The
-    # largest size just fills the cell, so that nothing is ever cut off.
+    """Rotate, scale, and shift a drawing within its cell by four numbers from -1 to 1."""
+    angle = _MAX_ANGLE * jitter[0]
+    cos, sin = math.cos(angle), abs(math.sin(angle))
+    # Extent of the rotated drawing from its center: its rotated box or, if smaller, its radius. At the largest scale
+    # the drawing just fills the cell, so nothing is cut off.
     across = min(drawn.radius, drawn.half_width * cos + drawn.half_height * sin)
     down = min(drawn.radius, drawn.half_width * sin + drawn.half_height * cos)
-    share = (1 + _MIN_SCALE) / 2 + (1 - _MIN_SCALE) / 2 * jitter[1]
-    scale = share * CELL / 2 / max(across, down)
+    fraction = (1 + _MIN_SCALE) / 2 + (1 - _MIN_SCALE) / 2 * jitter[1]
+    scale = fraction * CELL / 2 / max(across, down)
     shift = jitter[2] * (CELL / 2 - scale * across), jitter[3] * (CELL / 2 - scale * down)
-    return _Placed(drawn, cell, turn, scale, shift)
+    return _Placed(drawn, cell, angle, scale, shift)

@@ -1,4 +1,4 @@
-"""The drawings shipped in this folder: which emoji there are, and each artist's drawing of them."""
+"""Installed emoji drawings: list of emoji, and the drawing of each by each artist."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Emoji:
-    """One emoji of the data set.
+    """Emoji of the dataset.
 
     Attributes:
-        name: Its English name, unique in the data set.
-        codepoint: Its Unicode code points in hexadecimal, joined by "-".
-        category: Its Unicode category, such as "Food & Drink".
+        name: English name, unique in the dataset.
+        codepoint: Unicode code points in hexadecimal, joined by "-".
+        category: Unicode category, such as "Food & Drink".
         role: "foreground" (a class) or "clutter".
-        split: "train", "val" or "test".
-        tiles: (artist, number of its drawing in the artist's atlas), in the order in which artists take turns.
+        split: "train", "val", or "test".
+        tiles: (artist, number of the drawing in the atlas of the artist), in the order of rotation.
     """
 
     name: str
@@ -37,19 +37,19 @@ class Emoji:
 
     @property
     def artists(self) -> tuple[str, ...]:
-        """The artists who drew it."""
+        """Artists who drew it."""
         return tuple(artist for artist, _ in self.tiles)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One artist's drawing of one emoji, centred in a square tile.
+    """Drawing of an emoji by one artist, centered in a square tile.
 
     Attributes:
         tile: (64, 64) RGBA.
-        half_width: From the tile's centre to the farthest opaque column, in pixels.
-        half_height: The same for rows.
-        radius: From the tile's centre to the farthest opaque pixel.
+        half_width: Distance from the tile center to the farthest opaque column, in pixels.
+        half_height: Distance from the tile center to the farthest opaque row, in pixels.
+        radius: Distance from the tile center to the farthest opaque pixel, in pixels.
     """
 
     tile: Image.Image
@@ -70,9 +70,9 @@ def _index() -> dict[str, Any]:
 
 @cache
 def emoji() -> tuple[Emoji, ...]:
-    """Return every emoji of the data set."""
+    """Return all emoji of the dataset."""
     found = []
-    # An atlas holds its tiles in the order of the emoji that list the artist, so counting gives the numbers.
+    # An atlas contains its tiles in the order of the emoji that list the artist, so counting gives the numbers.
     next_tile: Counter[str] = Counter()
     for entry in _index()["emoji"]:
         fields = {key: value for key, value in entry.items() if key != "artists"}
@@ -83,7 +83,7 @@ def emoji() -> tuple[Emoji, ...]:
 
 @cache
 def data_digest() -> str:
-    """Return a hash of the shipped files, so that caches of collages know when the drawings changed."""
+    """Return a hash of the installed files. Cache keys of collages contain it."""
     digest = hashlib.sha256(_read("index.json"))
     for artist in _index()["artists"]:
         digest.update(_read(f"drawings_{artist}.webp"))
@@ -92,7 +92,7 @@ def data_digest() -> str:
 
 @cache
 def drawings(artist: str) -> tuple[Drawing, ...]:
-    """Decode an artist's atlas once and return its drawings by number."""
+    """Decode the atlas of an artist once, and return its drawings by number."""
     index = _index()
     side, columns = index["tile"], index["columns"]
     count = sum(artist in one.artists for one in emoji())
@@ -117,6 +117,6 @@ def drawings(artist: str) -> tuple[Drawing, ...]:
 
 
 def drawing(one: Emoji, turn: int) -> Drawing:
-    """Return the drawing by the emoji's artist whose turn it is; turns go round."""
+    """Return drawing number `turn` of an emoji, with its artists in rotation."""
     artist, number = one.tiles[turn % len(one.tiles)]
     return drawings(artist)[number]

@@ -1,0 +1,1 @@
+"""Execution of training steps: streams, CUDA graphs, processes, and precision."""

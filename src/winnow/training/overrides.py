@@ -1,0 +1,124 @@
+"""A run config from defaults, a YAML file, and `key=value` overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from winnow.errors import ConfigError, did_you_mean
+from winnow.models.config import Section, present_names, section_of
+from winnow.registry import RENAMED_KEYS, Registry
+from winnow.training.config import REGISTRIES, RunConfig, make_config
+
+
+def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Build a config from defaults, a YAML file, and overrides such as `loss.margin=0.2` or `data=FOLDER`.
+
+    Raises:
+        ConfigError: If the file cannot be read, a key is unknown, or a value has the wrong type.
+    """
+    tree: dict[str, Any] = {}
+    if file is not None:
+        tree = present_names(RunConfig, read_yaml(Path(file)))
+    for override in overrides:
+        _override(tree, override)
+    return make_config(tree)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a config file; an empty file sets nothing.
+
+    Raises:
+        ConfigError: If the file cannot be read or does not contain a mapping.
+    """
+    if path.is_dir() or path.suffix.lower() == ".csv":
+        raise ConfigError(f"{path}: not a config file. To use it as data, set data={path}.")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise ConfigError(f"{path}: config file not found{did_you_mean(path.name, siblings)}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: config file cannot be read: {reason}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected a mapping of config keys, got {type(tree).__name__}.")
+    return tree
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    """Set one dotted key; a bare value of a section keeps the other settings of that section."""
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"{override!r}: expected KEY=VALUE, such as train.lr=1e-4.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    if isinstance(value, date):  # a folder may be named 2024-01-01
+        value = text
+    *path, last = _present_key(key).split(".")
+    node = tree
+    for name in path:
+        inner = node.get(name)
+        if not isinstance(inner, dict):
+            inner = {} if inner is None else {_shorthand(name): inner}
+            node[name] = inner
+        node = inner
+    existing = node.get(last)
+    if isinstance(existing, dict) and not isinstance(value, dict) and not path:
+        kept = existing if last not in REGISTRIES else _settings_to_keep(REGISTRIES[last], existing, value)
+        node[last] = {**kept, _shorthand(last): value}
+    else:
+        node.pop(last, None)  # of two names of one setting the later entry is used
+        node[last] = value
+
+
+def _present_key(key: str) -> str:
+    """Return the present name of a dotted key; registries rename the settings of components."""
+    section: type[Section] | None = RunConfig
+    names = []
+    for name in key.split("."):
+        new = name if section is None else section.aliases.get(name, name)
+        field = None if section is None else section.model_fields.get(new)
+        section = section_of(field) if field is not None else None
+        names.append(new)
+    present = ".".join(names)
+    if present != key:
+        RENAMED_KEYS[key] = present
+    return present
+
+
+def _settings_to_keep(registry: Registry[Any], existing: dict[str, Any], name: Any) -> dict[str, Any]:
+    """Return the settings that remain when a component is named after them.
+
+    A new component does not inherit the settings of the one it replaces; the same one keeps its own. Settings that came
+    without a name belong to the new component if it has them, and to the default component otherwise.
+    """
+    if name not in registry:
+        return {}
+    first = registry.first_name(name)
+    if "name" in existing:
+        same = existing["name"] in registry and registry.first_name(existing["name"]) == first
+        return existing if same else {}
+    of_default, of_new = _setting_names(registry, registry.default), _setting_names(registry, first)
+    return {key: value for key, value in existing.items() if key in of_new or key not in of_default}
+
+
+def _setting_names(registry: Registry[Any], name: str) -> set[str]:
+    """Return the names of a component's settings, old ones included."""
+    return {one.name for one in registry.parameters(name)} | set(getattr(registry[name], "aliases", {}))
+
+
+def _shorthand(section: str) -> str:
+    if section in REGISTRIES:
+        return "name"
+    field = RunConfig.model_fields.get(section)
+    inner = section_of(field) if field is not None else None
+    return (inner.shorthand if inner is not None else None) or "name"

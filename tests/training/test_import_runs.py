@@ -1,0 +1,118 @@
+"""Import of runs from result files: equal tables, and rejection of unsuitable records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.conftest import TINY, MakeFolder
+from winnow.cli.main import app
+from winnow.errors import ConfigError, DataError
+from winnow.protocols import BACKBONES, PROTOCOLS, Task, find_set, make_table, packed, write_table
+from winnow.protocols.write import content
+from winnow.studies.base import Task as StudyTask
+from winnow.studies.methods import Comparison, Method
+from winnow.studies.outcomes import records
+
+pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
+
+WORDS = ["backbone=resnet20", "backbone.weights=random", "backbone.train=frozen", "image.resize=16", "image.crop=16",
+         "dim=4", "train.classes_per_batch=3", "train.samples_per_class=2", "train.max_steps=4", "train.eval_steps=2",
+         "train.lr=1e-2", "train.device=cpu"]  # fmt: skip
+
+
+def make_task(photos: Path, folder: Path, *methods: str, protocol: str = "conventional", **more: object) -> Task:
+    more = {"words": WORDS, "runs": [1, 2], **more}
+    return Task(PROTOCOLS[protocol], find_set(str(photos)), methods, folder, BACKBONES["resnet50"], **more)  # type: ignore[arg-type]
+
+
+def test_table_without_run_folders_can_be_extended(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=8, images=4, size=16)
+    first = make_task(photos, tmp_path / "runs", "c2", "c2+gsp")
+    first.train(first.trials(), packed())
+    before = content(first, make_table(first, first.trials()))
+    write_table(first, make_table(first, first.trials()))
+    file = tmp_path / "kept.json"
+    shutil.move(tmp_path / "runs" / "table.json", file)
+    shutil.rmtree(tmp_path / "runs")
+
+    again = make_task(photos, tmp_path / "runs", "c2", "c2+gsp")
+    trials = again.trials()
+    assert again.take_in(trials, file) == 4
+    after = content(again, make_table(again, again.trials()))
+    assert after["runs"] == before["runs"], "settings, numbers, validations and where they come from"
+    assert after["rows"] == before["rows"]
+    assert after["missing"] == before["missing"]
+    stamp = trials[0].planned.run_dir.result_file.stat().st_mtime_ns
+    assert again.take_in(trials, file) == 4
+    assert trials[0].planned.run_dir.result_file.stat().st_mtime_ns == stamp, "what is there is left alone"
+
+    third = make_task(photos, tmp_path / "runs", "c2", "c2+gsp", runs=[3])
+    third.train(third.trials(), packed())
+    assert [row.finished for row in make_table(third, third.trials()).rows] == [3, 3]
+
+
+def test_command_imports_runs(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=8, images=4, size=16)
+    words = ["protocol", "conventional", str(photos), "c2", *WORDS, "--runs", "1"]
+    made = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "here")])
+    assert made.exit_code == 0, made.output
+    taken = [*words, "-o", str(tmp_path / "there"), "--from", str(tmp_path / "here" / "table.json"), "--only-finished"]
+    told = CliRunner().invoke(app, taken)
+    assert told.exit_code == 0, told.output
+    assert "tells of 1 of the 3 runs" in told.output
+    assert (tmp_path / "there" / "table.csv").read_text() == (tmp_path / "here" / "table.csv").read_text()
+
+
+def test_unsuitable_records_are_rejected_before_writing(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=16, images=4, size=16)
+    first = make_task(photos, tmp_path / "runs", "c2", runs=[1])
+    first.train(first.trials(), packed())
+    table = content(first, make_table(first, first.trials()))
+    file = tmp_path / "kept.json"
+    file.write_text(json.dumps(table))
+    new = tmp_path / "new"
+
+    def refused(error: type[Exception], told: str, task: Task, source: Path = file) -> None:
+        with pytest.raises(error, match=told):
+            task.take_in(task.trials(), source)
+        assert not list(new.rglob("*")), "nothing is written"
+
+    slower = make_task(photos, new, "c2", words=[*WORDS, "train.lr=1e-3"])
+    refused(ConfigError, r"run method=c2,run=1 was made with another train.lr \(0.01 there, 0.001 here\)", slower)
+    refused(ConfigError, "none of the planned runs", make_task(photos, new, "ms"))
+    refused(ConfigError, "fair protocol joins the embeddings", make_task(photos, new, "c2", protocol="fair"))
+    plain = make_task(photos, new, "c2")
+    refused(DataError, "no runs in this file", plain, tmp_path / "nothing.json")
+    for text in ("", "[]", '{"runs": 3}'):
+        other = tmp_path / "other.json"
+        other.write_text(text)
+        refused(DataError, "no runs in this file", plain, other)
+    del table["runs"][0]["config"]
+    file.write_text(json.dumps(table))
+    refused(DataError, "lacks the settings", plain)
+
+
+def test_study_imports_runs(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "train.max_steps=2", "train.eval_steps=1"]
+    compared = Comparison([Method("GAP", ["pooling=gap"]), Method("GSP", ["pooling=gsp"])], (0, 1), words)
+    found = compared.train(StudyTask(True, runs=tmp_path / "here", seeds=[1]))
+    file = tmp_path / "study.json"
+    file.write_text(json.dumps({"runs": records(found)}))
+
+    told: list[str] = []
+    there = StudyTask(True, runs=tmp_path / "there", only_finished=True, recorded=[file], note=told.append)
+    again = compared.train(there)
+    assert records(again) == records(found)
+    assert compared.rows(again) == compared.rows(found)
+    assert told == [f"{file} tells of 2 of the 4 runs"]
+
+
+def test_studies_without_runs_import_none(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["study", "toy-map", "--from", str(tmp_path / "a.json")])
+    assert isinstance(told.exception, ConfigError)
+    assert "has no runs that take --from" in str(told.exception)
