@@ -58,7 +58,7 @@ def test_every_pooling_takes_part_with_both_losses_and_backbones(tmp_path: Path)
     files = [str(path) for path in collage.weights_of(tmp_path).values()]
     assert tried == {(name, loss, path) for name in POOLINGS for loss in ("c2", "proxy_nca") for path in files}
     gsp = planned[1]
-    assert [gsp.pooling[key] for key in ("name", "num_prototypes", "mu", "eps")] == ["gsp", 64, 0.2, 10.0]
+    assert [getattr(gsp.pooling, key) for key in ("name", "num_prototypes", "mu", "eps")] == ["gsp", 64, 0.2, 10.0]
     assert {config.zsr.weight for config in planned} == {0.0, 0.5}
     names = [
         compared.plan(method, seed, Task(True, runs=tmp_path)).run_dir.path

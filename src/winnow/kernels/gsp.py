@@ -94,7 +94,8 @@ def _(
     mask: Tensor | None,
 ) -> list[Tensor]:  # fmt: skip
     (batch, n, d), m = features.shape, len(prototypes)
-    parts = plan(n, d, m, features.dtype, eps_value if eps is None else None).parts
+    # Not from `plan`: its cache cannot hold the symbolic sizes of torch.compile.
+    parts = product_parts(d, features.dtype, eps_value if eps is None else None)
     near = (batch, n) if parts > 1 else (0, 0)
     sizes = ((batch, n), (batch, m), (batch, n), (parts, m, d), (m,), (m,), (*near, 4), near)
     single, double = torch.float32, torch.float64
@@ -184,6 +185,14 @@ class Launch:
     parts: int  # bfloat16 parts per number in matrix products
 
 
+def product_parts(d: int, dtype: torch.dtype, eps: float | None) -> int:
+    """Return the number of bfloat16 parts of each number in matrix products."""
+    if dtype == torch.bfloat16:
+        return 1
+    # Scores multiply errors of distances by eps. Errors average out in long sums, so two parts (16 bits) suffice there.
+    return 2 if d >= 128 and eps is not None and eps <= 5 else 3
+
+
 @lru_cache(256)
 def plan(n: int, d: int, m: int, dtype: torch.dtype, eps: float | None) -> Launch:
     """Choose the constants of a launch, tuned on an H200.
@@ -191,8 +200,7 @@ def plan(n: int, d: int, m: int, dtype: torch.dtype, eps: float | None) -> Launc
     `eps` is None if it is a tensor.
     """
     rows, columns = min(64, _padded(n)), _padded(m)
-    # Scores multiply errors of distances by eps. Errors average out in long sums, so two parts (16 bits) suffice there.
-    parts = 1 if dtype == torch.bfloat16 else (2 if d >= 128 and eps is not None and eps <= 5 else 3)
+    parts = product_parts(d, dtype, eps)
     back = 32 if columns > 64 and parts > 1 else 64
     return Launch(
         R=rows, N=-(-n // rows) * rows, M=columns, K=min(64, _padded(d)), back_K=min(back, _padded(d)), parts=parts
