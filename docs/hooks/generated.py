@@ -21,6 +21,7 @@ import kept
 import parts
 import studies
 
+ROOT = Path(__file__).resolve().parents[2]
 _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 
@@ -57,12 +58,19 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _MARKER.sub(lambda found: WRITERS[found["name"]](), markdown)
 
 
+def _top_level(name: str) -> str:
+    """Return a file of the repository root with its links relative to the documentation."""
+    return (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+
+
 WRITERS: dict[str, Callable[[], str]] = {
     "config": parts.config,
     **{kind: partial(parts.listed, kind) for kind in parts.PAGED},
     "regularizers": parts.regularizers,
     "poolings": parts.poolings,
+    "changelog": partial(_top_level, "CHANGELOG.md"),
     "commands": commandline.commands,
+    "contributing": partial(_top_level, "CONTRIBUTING.md"),
     "exits": commandline.exits,
     "evaluation": partial(kept.figures, "evaluate"),
     "longcentres": partial(kept.selected, "centre_weights", "steps", "800"),
