@@ -21,9 +21,10 @@ from winnow.serve import Limits
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: no browser tests")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no Chromium on this machine: apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"),
+]
 expect = sync_api.expect
 expect.set_options(timeout=20_000)
 

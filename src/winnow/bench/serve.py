@@ -207,8 +207,8 @@ def _settle(search: Callable[[], Load], memory: Callable[[], int | None]) -> int
 
 def resident(address: str) -> int | None:
     """Return the memory a service has in RAM."""
-    found = re.search(r"^process_resident_memory_bytes (\d+)$", _get(address, "/metrics"), re.MULTILINE)
-    return None if found is None else int(found[1])
+    found = re.search(r"^process_resident_memory_bytes (\S+)$", _get(address, "/metrics"), re.MULTILINE)
+    return None if found is None else int(float(found[1]))
 
 
 def _get(address: str, path: str) -> str:
