@@ -23,7 +23,7 @@ from winnow.protocols import search as module
 from winnow.protocols.begun import flat, nested
 from winnow.protocols.search import Search, importances
 from winnow.protocols.space import Choice, Range, parse_space
-from winnow.report.search import contour_figure, importance_figure
+from winnow.report.figures import contour_figure, importance_figure
 from winnow.training import Callback, RunDir, load_config
 from winnow.training.config import first_difference
 
@@ -295,7 +295,7 @@ def test_figures_of_few_or_odd_trials() -> None:
     assert importance_figure({"a": 0.7, "b": 0.3}).axes
     for trials in ([(1, "x")], [(1, 2), (2, 3), (3, 4), (4, 5)], [(1, "x"), (2, "y"), (3, "x"), (4, "y"), (5, "x")]):
         figure = contour_figure(("a", "b"), trials, [float(n) for n in range(len(trials))], (True, False), "MAP@R")
-        assert "circled" in figure.axes[0].get_title(loc="left")
+        assert "circle" in figure.axes[0].get_title(loc="left")
         figure.draw_without_rendering()
         assert not any("$" in label.get_text() for label in figure.axes[0].get_xticklabels())
 

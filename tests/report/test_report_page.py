@@ -82,7 +82,10 @@ def test_the_page_asks_nothing_of_the_outside(tmp_path):
 
 def test_every_image_travels_in_the_page_and_says_what_it_shows(tmp_path):
     page = Page(written(tmp_path, full()))
-    images = page.all("img")
+    figures = [image for image in page.all("img") if image["src"].startswith("data:image/svg+xml;base64,")]
+    assert len(figures) == 2
+    assert all(figure["alt"].strip() for figure in figures)
+    images = [image for image in page.all("img") if image not in figures]
     # Examples 3, the query, 2 x 4 neighbours, heat maps 1 + 2, patches 5 + 1.
     assert len(images) == 3 + 1 + 8 + 3 + 6
     for image in images:
@@ -91,9 +94,6 @@ def test_every_image_travels_in_the_page_and_says_what_it_shows(tmp_path):
         assert kind == "data:image/webp"
         with Image.open(io.BytesIO(base64.b64decode(data, validate=True))) as decoded:
             assert f"{decoded.width}x{decoded.height}" == f"{image['width']}x{image['height']}" == "24x18"
-    figures = [attributes for _, attributes in page.elements if attributes.get("role") == "img"]
-    assert len(figures) == len(page.all("svg")) == 2
-    assert all(figure["aria-label"].strip() for figure in figures)
 
 
 def test_the_page_is_well_formed_and_its_ids_are_unique(tmp_path):
@@ -101,10 +101,9 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(tmp_path):
     assert page.nested
     assert page.open == []
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(ids) > 20
     assert len(ids) == len(set(ids))
     targets = [attributes["href"][1:] for _, attributes in page.elements if attributes.get("href", "").startswith("#")]
-    assert len(targets) > 6
+    assert len(targets) > 4
     assert set(targets) <= set(ids)
     assert [level for level, _ in page.elements if level in ("h1", "h2")] == ["h1"] + 6 * ["h2"]
     assert len(page.all("title")) == len(page.all("main")) == len(page.all("header")) == 1
@@ -167,7 +166,7 @@ def test_a_bare_comparison_has_no_empty_sections(tmp_path, count):
     assert [one["id"] for one in page.all("section")] == ["task", "numbers"]
     assert len(page.all("nav")) == 1
     assert len(page.all("a")) == 2
-    assert not page.all("img")
+    assert len(page.all("img")) == 2
     assert ("±" in page.said) == (count > 1)
     assert "nan" not in page.said.lower()
     assert "None" not in page.said
@@ -176,7 +175,7 @@ def test_a_bare_comparison_has_no_empty_sections(tmp_path, count):
 def test_runs_without_history_have_no_curves(tmp_path):
     runs = [MethodRun(0, {"MAP@R": 0.1}, [], 1.0), MethodRun(1, {"MAP@R": 0.2}, [{"step": 1, "loss": 2.0}], 1.0)]
     page = Page(written(tmp_path, Comparison("t", "s", [Method("GSP", "m", runs)])))
-    assert len(page.all("svg")) == 1
+    assert len(page.all("img")) == 1
 
 
 def test_queries_without_neighbours_and_prototypes_without_share(tmp_path):

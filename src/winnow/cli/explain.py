@@ -27,7 +27,7 @@ def explain(
     """
     from winnow.cli.console import echo
     from winnow.files import make_folder
-    from winnow.report.heatmap import save_explanation
+    from winnow.report.heatmaps import save_explanation
 
     runs, images = part(paths)
     models = load(runs)

@@ -63,8 +63,7 @@ def draw_run(folder: RunDir, result: Mapping[str, Any]) -> None:
     A damaged log leaves nothing to draw, which is said; the run's result stands without it.
     """
     from winnow.cli.console import echo
-    from winnow.report.figures import run_curves
-    from winnow.report.problems import problem_curves
+    from winnow.report.figures import problem_curves, run_curves
     from winnow.report.style import save
 
     try:

@@ -73,7 +73,7 @@ def _draw(search: Search, study: Any, folder: Path) -> None:
     """Draw what matters, and the two settings that matter most."""
     from winnow.protocols.search import importances
     from winnow.protocols.space import Range
-    from winnow.report.search import contour_figure, importance_figure
+    from winnow.report.figures import contour_figure, importance_figure
     from winnow.report.style import save
 
     found = importances(study)

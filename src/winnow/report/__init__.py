@@ -2,10 +2,9 @@
 
 from winnow.report.comparison import write_comparison
 from winnow.report.content import Comparison, HeatMap, Method, MethodRun, Neighbour, Prototype, Query
-from winnow.report.figures import metric_bars, run_curves, training_curves
-from winnow.report.heatmap import overlay, save_explanation
+from winnow.report.figures import metric_bars, problem_curves, run_curves, training_curves
+from winnow.report.heatmaps import overlay, save_explanation
 from winnow.report.numbers import comparison_table, headline, markdown_table, write_csv
-from winnow.report.problems import problem_curves
 from winnow.report.style import save, svg
 
 __all__ = [

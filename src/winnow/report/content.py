@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from winnow.errors import DataError
-from winnow.report.heatmap import Weights
+from winnow.report.heatmaps import Weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Figures: how training went, and how methods compare."""
+"""Figures of training, methods, CCP subproblems, and hyperparameter search."""
 
 from __future__ import annotations
 
@@ -7,141 +7,156 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from winnow.errors import DataError
-from winnow.report.style import INK, MUTED, UNTRAINED, method_colours, new_figure, styled
+from winnow.report.style import (
+    GRID,
+    GROUND,
+    INK,
+    MUTED,
+    PRETRAINED,
+    Look,
+    method_color,
+    method_looks,
+    new_figure,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 History = Sequence[Mapping[str, Any]]
-"""A run's log: one entry per validation, with "step" and whatever was measured then."""
+"""Log of a run: one entry per validation, with "step" and the values measured at it."""
 
 METRICS = ("MAP@R", "P@1", "P@R")
+"""Metrics that tables and bars show."""
 
 _VAL = "val/MAP@R"
 _WIDTH = 5.2
+_ACCENT = method_color("GSP")
+_SECOND = method_color("GMP")
 
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Show one training run: loss and validation MAP@R against the step, the best step marked.
+    """Draw one run: training loss and validation MAP@R per step, with the best step marked.
 
     Args:
-        history: The run's log. Entries without a loss (the one before training) or a validation are passed over.
+        history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
+
+    Raises:
+        DataError: If no entry has a loss or a validation.
     """
     loss, val = series_of(history, "loss"), series_of(history, _VAL)
-    panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R, %", val)) if series]
+    panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
     if not panels:
-        raise DataError(f"the history of {len(history)} entries holds neither 'loss' nor '{_VAL}': nothing to draw")
+        raise DataError(f"history: none of {len(history)} entries has 'loss' or '{_VAL}'. Pass the log of a run.")
     figure = new_figure(6.4, 0.6 + 2.2 * len(panels))
-    grid = figure.add_gridspec(len(panels), 1)
-    first: Axes | None = None
-    for row, (title, series) in enumerate(panels):
-        axes = figure.add_subplot(grid[row, 0])
-        if first is None:
-            first = axes
-        else:
-            axes.sharex(first)
-        percent = 100 if series is val else 1
-        steps, values = list(series), [percent * value for value in series.values()]
-        colour = method_colours("12")["2"] if series is val else method_colours("1")["1"]
-        axes.plot(steps, values, color=colour, linewidth=1.8, marker="o" if len(steps) < 25 else "", markersize=3)
+    all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (title, series) in zip(all_axes, panels, strict=True):
+        scale, color = (100, _ACCENT) if series is val else (1, MUTED)
+        steps, values = list(series), [scale * value for value in series.values()]
+        axes.plot(steps, values, color=color, linewidth=1.8, marker="o" if len(steps) < 25 else "", markersize=3)
         axes.set_title(title)
+        axes.tick_params(labelbottom=True)
         if series is val:
             axes.set_ylim(0, 1.04 * axes.get_ylim()[1])  # room for the mark
-            _mark_best(axes, steps, values, colour)
-        step_axis(axes, label=row == len(panels) - 1)
+            _mark_best(axes, steps, values, color)
+        step_axis(axes, label=axes is all_axes[-1])
     return figure
 
 
-def _mark_best(axes: Axes, steps: list[int], values: list[float], colour: str) -> None:
+def _mark_best(axes: Axes, steps: list[int], values: list[float], color: str) -> None:
     best = int(np.argmax(values))
-    axes.axvline(steps[best], color=colour, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
-    axes.plot([steps[best]], [values[best]], "o", color=colour, markersize=7, markeredgecolor="white", zorder=4)
+    axes.axvline(steps[best], color=color, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+    axes.plot([steps[best]], [values[best]], "o", color=color, markersize=7, markeredgecolor=GROUND, zorder=4)
     right = steps[best] > (steps[0] + steps[-1]) / 2
     axes.annotate(
-        f"best: {values[best]:.1f} % at step {steps[best]:,}", (steps[best], 0),
+        f"best: {values[best]:.1f}% at step {steps[best]:,}", (steps[best], 0),
         xycoords=("data", "axes fraction"), xytext=(-6 if right else 6, 8), textcoords="offset points",
         ha="right" if right else "left", color=INK, fontweight="bold", fontsize=9,
     )  # fmt: skip
 
 
 def has_validation(runs: Mapping[str, Sequence[History]]) -> bool:
-    """Whether any history holds a validation, so that there are training curves to draw."""
+    """Return whether any history has a validation, which `training_curves` requires."""
     return any(_all_series(each, _VAL) for each in runs.values())
 
 
 @styled
 def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
-    """Show how methods learn: validation MAP@R above, the loss of each method below.
+    """Draw validation MAP@R of all methods above the loss of each method.
 
-    A thin line is one seed; a thick one the mean over the steps that all seeds of the method have.
+    Thin lines are single seeds. Thick lines are means over the steps that all seeds of a method have.
 
     Args:
-        runs: Method name to the histories of its seeds; the first method gets the neutral colour.
+        runs: Method name to the histories of its seeds.
+
+    Raises:
+        DataError: If no history has a validation.
     """
-    colours = method_colours(runs)
+    looks = method_looks(runs)
     val = {name: found for name, each in runs.items() if (found := _all_series(each, _VAL))}
     loss = {name: found for name, each in runs.items() if (found := _all_series(each, "loss"))}
     if not val:
-        raise DataError(f"no run's history holds '{_VAL}': nothing to draw")
+        raise DataError(f"runs: no history has '{_VAL}'. Pass logs of runs with a validation split.")
     columns = min(3, max(1, len(loss)))
     rows = -(-len(loss) // columns)
     figure = new_figure(_WIDTH, 3.1 + 1.5 * rows)
-    # Parts of their own, so that the names beside the curves take no room from the losses.
+    # Subfigures, so that names next to the curves take no room from the losses.
     parts = figure.subfigures(2 if loss else 1, 1, squeeze=False, height_ratios=(3.1, 1.5 * rows) if loss else None)
     axes = parts[0, 0].subplots()
-    axes.set_title("Validation MAP@R, %")
-    ends = {name: _bundle(axes, seeds, colours[name], 100) for name, seeds in val.items()}
+    axes.set_title("Validation MAP@R (%)")
+    ends = {name: _draw_seeds(axes, seeds, looks[name], 100) for name, seeds in val.items()}
     axes.set_ylim(bottom=0)
     axes.margins(x=0.02)
     step_axis(axes, label=not loss)
-    _label_ends(axes, ends, colours)
+    _label_ends(axes, ends, looks)
     top = max((value for seeds in loss.values() for series in seeds for value in series.values()), default=1.0)
     for number, (name, seeds) in enumerate(loss.items()):
         small = parts[1, 0].add_subplot(rows, columns, number + 1)
         small.set_xlim(axes.get_xlim())
-        _bundle(small, seeds, colours[name], 1)
+        _draw_seeds(small, seeds, looks[name], 1)
         small.set_ylim(0, 1.05 * top)
-        small.set_title(_short(name), color=colours[name], fontsize=8.5)
+        small.set_title(_shorten(name), color=looks[name].color, fontsize=8.5)
         step_axis(small, label=number + columns >= len(loss), ticks=3)
         if number % columns:
             small.tick_params(labelleft=False)
         else:
-            small.set_ylabel("loss")
+            small.set_ylabel("training loss")
     return figure
 
 
-def _bundle(axes: Axes, seeds: list[dict[int, float]], colour: str, scale: float) -> float:
-    """Draw the seeds of a method and their mean; return where the mean ends."""
+def _draw_seeds(axes: Axes, seeds: list[dict[int, float]], look: Look, scale: float) -> float:
+    """Draw the seeds of a method and their mean; return the last value of the mean."""
     common = sorted(set.intersection(*(set(series) for series in seeds)))
     if len(seeds) > 1:
         for series in seeds:
-            axes.plot(list(series), [scale * value for value in series.values()], color=colour, lw=0.7, alpha=0.45)
+            axes.plot(list(series), [scale * value for value in series.values()], color=look.color, lw=0.7, alpha=0.45)
     mean = [scale * float(np.mean([series[step] for series in seeds])) for step in common]
-    axes.plot(common, mean, color=colour, linewidth=2.2, marker="" if len(common) > 1 else "o")
+    marks = {"marker": look.marker, "markevery": [-1], "markersize": 5} if len(common) > 1 else {"marker": look.marker}
+    axes.plot(common, mean, color=look.color, linewidth=2.0, linestyle=look.line, **marks)
     return mean[-1] if mean else scale * float(np.mean([list(series.values())[-1] for series in seeds]))
 
 
-def _label_ends(axes: Axes, ends: dict[str, float], colours: dict[str, str]) -> None:
-    """Write each method's name at the end of its line, pushed apart where they would overlap."""
+def _label_ends(axes: Axes, ends: dict[str, float], looks: Mapping[str, Look]) -> None:
+    """Write the name of each method at the end of its line, moved apart where names would overlap."""
     low, high = axes.get_ylim()
     gap = 0.075 * (high - low)
     order = sorted(ends, key=lambda name: ends[name])
-    places: list[float] = []
+    heights: list[float] = []
     for name in order:
-        places.append(max(ends[name], places[-1] + gap if places else low))
-    # Names that were pushed out at the top move down again, and those below with them.
+        heights.append(max(ends[name], heights[-1] + gap if heights else low))
     limit = high
-    for number in reversed(range(len(places))):
-        places[number] = min(places[number], limit)
-        limit = places[number] - gap
-    for name, place in zip(order, places, strict=True):
+    for number in reversed(range(len(heights))):  # names above the top move down, and push those below them
+        heights[number] = min(heights[number], limit)
+        limit = heights[number] - gap
+    for name, height in zip(order, heights, strict=True):
         axes.annotate(
-            _short(name), (1, place), xycoords=("axes fraction", "data"), xytext=(5, 0), textcoords="offset points",
-            va="center", color=colours[name], fontweight="bold", annotation_clip=False,
+            _shorten(name), (1, height), xycoords=("axes fraction", "data"), xytext=(5, 0), textcoords="offset points",
+            va="center", color=looks[name].color, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
 
 
@@ -152,36 +167,41 @@ def metric_bars(
     metrics: Sequence[str] = METRICS,
     baseline: tuple[str, Mapping[str, float]] | None = None,
 ) -> Figure:
-    """Show methods as bars per metric: mean over seeds, standard deviation, and every seed as a dot.
+    """Draw a bar per method and metric: mean and standard deviation over seeds, with each seed as a dot.
 
     Args:
         results: Method name to the metrics of its seeds, as fractions.
-        metrics: Which to show; those that no method has are passed over.
-        baseline: Name and metrics of what nothing was trained for; drawn pale, before the methods.
+        metrics: Metrics to draw; those that no method has are skipped.
+        baseline: Name and metrics of the pretrained backbone, drawn hatched before the methods.
+
+    Raises:
+        DataError: If no method has any of the metrics.
     """
     shown = [name for name in metrics if any(name in one for each in results.values() for one in each)]
     if not shown:
-        raise DataError(f"no method has any of the metrics {', '.join(metrics)}: nothing to draw")
-    bars = [] if baseline is None else [(baseline[0], [baseline[1]], UNTRAINED)]
-    bars += [(name, list(results[name]), colour) for name, colour in method_colours(results).items()]
+        raise DataError(f"results: no method has any of {', '.join(metrics)}. Pass metrics of finished runs.")
+    looks = method_looks(results)
+    bars = [] if baseline is None else [(baseline[0], [baseline[1]], PRETRAINED, "////")]
+    bars += [(name, list(seeds), looks[name].color, "") for name, seeds in results.items()]
     figure = new_figure(_WIDTH, 4.6)
-    axes = figure.add_subplot(figure.add_gridspec(1, 1)[0, 0])
+    axes = figure.subplots()
     width = 0.82 / len(bars)
     top = 0.0
-    for number, (name, seeds, colour) in enumerate(bars):
+    for number, (name, seeds, color, hatch) in enumerate(bars):
         for group, metric in enumerate(shown):
             values = 100 * np.array([one[metric] for one in seeds if metric in one], dtype=np.float64)
             if not len(values):
                 continue
             x = group + (number - (len(bars) - 1) / 2) * width
-            spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-            high = max(float(values.mean()) + spread, float(values.max()))
+            std = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+            high = max(float(values.mean()) + std, float(values.max()))
             top = max(top, high)
-            axes.bar(x, values.mean(), 0.88 * width, color=colour, label=name if group == 0 else None, zorder=2)
+            label = name if group == 0 else None
+            axes.bar(x, values.mean(), 0.88 * width, color=color, hatch=hatch, label=label, zorder=2)
             if len(values) > 1:
-                axes.errorbar(x, values.mean(), spread, color=INK, linewidth=1.1, capsize=2.5, zorder=4)
-                places = x + np.linspace(-0.22, 0.22, len(values)) * width
-                axes.plot(places, values, "o", color="white", markeredgecolor=INK, mew=0.7, markersize=3.6, zorder=3)
+                axes.errorbar(x, values.mean(), std, color=INK, linewidth=1.1, capsize=2.5, zorder=4)
+                dots = x + np.linspace(-0.22, 0.22, len(values)) * width
+                axes.plot(dots, values, "o", color=GROUND, markeredgecolor=INK, mew=0.7, markersize=3.6, zorder=3)
             axes.annotate(
                 f"{values.mean():.1f}", (x, high), xytext=(0, 4), textcoords="offset points",
                 ha="center", va="bottom", fontsize=8.5 if len(bars) < 5 else 7, color=INK,
@@ -189,13 +209,142 @@ def metric_bars(
     axes.set_xticks(range(len(shown)), shown, color=INK, fontweight="bold")
     axes.tick_params(axis="x", length=0)
     axes.set_ylim(0, 1.08 * top if top > 0 else 1)
-    axes.set_title("Test metrics on unseen classes, %")
+    axes.set_title("Metrics on test classes (%)")
     figure.legend(loc="outside lower center", ncols=2 if len(bars) > 3 else len(bars), fontsize=8.5, handlelength=1)
     return figure
 
 
+@styled
+def problem_curves(problems: Sequence[Mapping[str, Any]], history: History, by: str = "MAP@R") -> Figure:
+    """Draw the CCP subproblems of a run as bands: validation with the best of each, and covering radii.
+
+    A radius falls where a subproblem starts, because proxies are selected from the pool. It grows while proxies and
+    embeddings move. Filled dots are radii of selected proxies, open dots radii of converged ones.
+
+    Args:
+        problems: `problems` of `result.json`.
+        history: Log of the run.
+        by: Metric that ends subproblems (`references.monitor`).
+
+    Raises:
+        DataError: If there are no subproblems.
+    """
+    if not problems:
+        raise DataError("problems: expected at least one CCP subproblem, got none. Pass the result of a CCP run.")
+    figure = new_figure(6.4, 5.0)
+    above, below = figure.subplots(2, 1, sharex=True)
+    values = series_of(history, f"val/{by}")
+    above.plot(list(values), [100 * value for value in values.values()], color=_ACCENT, linewidth=1.6)
+    solved = [problem for problem in problems if problem["steps"] > 0]
+    above.plot(
+        [problem["best_step"] for problem in solved], [100 * problem["best"] for problem in solved],
+        "o", color=_ACCENT, markersize=5, markeredgecolor=GROUND, label="best of a subproblem",
+    )  # fmt: skip
+    above.set_title(f"Validation {by} (%), {len(problems)} subproblems")
+    _draw_radii(below, problems)
+    for axes in (above, below):
+        for problem in problems[1::2]:
+            start = problem["first_step"]
+            axes.axvspan(start, start + problem["steps"], color=GRID, alpha=0.5, linewidth=0, zorder=0)
+        axes.tick_params(labelbottom=True)
+        step_axis(axes, label=axes is below)
+        axes.legend(fontsize=8, loc="best")
+    return figure
+
+
+def _draw_radii(axes: Axes, problems: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the path of the covering radius: selected, converged, selected again."""
+    path = [
+        (problem["first_step"], problem[key])
+        for problem in problems
+        for key in ("radius_before", "radius_after")
+        if problem[key] is not None
+    ]
+    axes.plot([step for step, _ in path], [radius for _, radius in path], color=MUTED, linewidth=0.8)
+    later = problems[1:]
+    axes.plot(
+        [problem["first_step"] for problem in later], [problem["radius_before"] for problem in later],
+        "o", color=GROUND, markeredgecolor=_SECOND, markersize=5, label="around converged proxies",
+    )  # fmt: skip
+    axes.plot(
+        [problem["first_step"] for problem in problems], [problem["radius_after"] for problem in problems],
+        "o", color=_SECOND, markersize=5, label="around selected proxies",
+    )  # fmt: skip
+    axes.set_title("Covering radius of a class's pool, mean over classes")
+    axes.set_ylim(bottom=0)
+
+
+@styled
+def importance_figure(importances: Mapping[str, float]) -> Figure:
+    """Draw a bar per setting: its fraction of the variation of the result, as PED-ANOVA estimates it."""
+    figure = new_figure(6.0, 0.9 + 0.3 * len(importances))
+    axes = figure.subplots()
+    names = list(importances)
+    bars = axes.barh(
+        range(len(names)), [100 * importances[name] for name in names], height=0.65, color=method_color("GAP")
+    )
+    axes.bar_label(bars, fmt="%.0f", padding=3, color=INK, fontsize=8)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.set_xlabel("importance (%)")
+    axes.set_title("Importance of settings (PED-ANOVA)")
+    return figure
+
+
+@styled
+def contour_figure(
+    keys: tuple[str, str], trials: Sequence[tuple[Any, Any]], values: Sequence[float], logarithmic: tuple[bool, bool],
+    metric: str,
+) -> Figure:  # fmt: skip
+    """Draw the result over two settings: a dot per trial, and contours between dots that span an area.
+
+    Args:
+        keys: Names of the two settings.
+        trials: Their values in each trial; texts get one position each.
+        values: Validation results in percent.
+        logarithmic: Whether each axis is logarithmic.
+        metric: Name of the metric.
+    """
+    from matplotlib.tri import Triangulation
+
+    figure = new_figure(5.6, 4.4)
+    axes = figure.subplots()
+    x, y = (_positions(axes, "xy"[n], [trial[n] for trial in trials], logarithmic[n]) for n in range(2))
+    z = np.asarray(values)
+    distinct = len(set(zip(x.tolist(), y.tolist(), strict=True)))
+    if distinct >= 4 and np.linalg.matrix_rank(np.stack([x, y, np.ones_like(x)]), tol=1e-9) == 3:
+        axes.tricontourf(Triangulation(x, y), z, levels=12, alpha=0.6)
+    points = axes.scatter(x, y, c=z, edgecolors=INK, linewidths=0.6, s=26, zorder=3)
+    best = int(z.argmax())
+    axes.scatter(x[best], y[best], s=120, facecolors="none", edgecolors=INK, linewidths=1.5, zorder=4)
+    figure.colorbar(points, ax=axes, label=f"{metric} on validation classes (%)")
+    axes.use_sticky_edges = False  # a dot at the edge of the contours is drawn in full
+    axes.margins(0.05)
+    axes.set_xlabel(keys[0])
+    axes.set_ylabel(keys[1])
+    axes.set_title(f"{keys[0]} and {keys[1]}; circle: best trial")
+    return figure
+
+
+def _positions(axes: Axes, side: str, found: Sequence[Any], log: bool) -> npt.NDArray[np.float64]:
+    """Return positions of values along an axis, and set up its ticks.
+
+    A logarithmic axis is a linear axis of logarithms, so that contours between trials are straight on it.
+    """
+    if any(isinstance(value, str) for value in found):
+        names = sorted(set(map(str, found)))
+        getattr(axes, f"set_{side}ticks")(range(len(names)), names)
+        return np.array([names.index(str(value)) for value in found], dtype=float)
+    if log:
+        getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{10**value:.3g}")
+        return np.asarray(np.log10(np.array(found, dtype=float)))
+    return np.array(found, dtype=float)
+
+
 def series_of(history: History, key: str) -> dict[int, float]:
-    """Return step to value for the entries that hold a finite one, in the order of the steps."""
+    """Return step to value for the entries with a finite value, ordered by step."""
     found = {int(entry["step"]): float(entry[key]) for entry in history if entry.get(key) is not None}
     return {step: found[step] for step in sorted(found) if math.isfinite(found[step])}
 
@@ -204,13 +353,13 @@ def _all_series(histories: Sequence[History], key: str) -> list[dict[int, float]
     return [series for history in histories if (series := series_of(history, key))]
 
 
-def _short(name: str) -> str:
-    """Cut the middle out of a name that would take a figure's room; the page's table has it in full."""
+def _shorten(name: str) -> str:
+    """Return a name with its middle cut out if it is longer than 20 characters."""
     return name if len(name) <= 20 else f"{name[:10].rstrip()}…{name[-9:].lstrip()}"
 
 
 def step_axis(axes: Axes, *, label: bool, ticks: int = 6) -> None:
-    """Let an axis count steps."""
+    """Set up an x axis of training steps."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True))

@@ -93,8 +93,9 @@ def captioned(image: Html, caption: Html, css: str = "") -> Html:
 
 
 def drawing(svg: str, alt: str, caption: str) -> Html:
-    """Return an SVG figure on a light card, in dark mode too, above its caption."""
-    card = Html(f'<div class="paper" role="img" aria-label="{html.escape(alt)}">{svg}</div>')
+    """Return an SVG figure above its caption."""
+    data = base64.b64encode(svg.encode()).decode("ascii")
+    card = Html(f'<div class="paper"><img src="data:image/svg+xml;base64,{data}" alt="{html.escape(alt)}"></div>')
     return captioned(card, text(caption), css="drawing")
 
 

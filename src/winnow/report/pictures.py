@@ -6,7 +6,7 @@ import numpy as np
 
 from winnow.report import page
 from winnow.report.content import HeatMap, Neighbour, Prototype, Query
-from winnow.report.heatmap import FULL_SCALE, colours, is_uniform, overlay, relative_weights
+from winnow.report.heatmaps import FULL_SCALE, colors, is_uniform, overlay, relative_weights
 from winnow.report.numbers import percent
 from winnow.report.page import Html, Section, element, text
 
@@ -77,7 +77,7 @@ def heat_maps(maps: list[HeatMap]) -> Section:
 def _scale() -> Html:
     stops = [
         f"rgb({', '.join(str(round(255 * part)) for part in colour)})"
-        for colour in colours(np.linspace(0, FULL_SCALE, 9))
+        for colour in colors(np.linspace(0, FULL_SCALE, 9))
     ]
     ticks = [
         element("li", text(f"{tick}×"), style=f"--at: {100 * tick / FULL_SCALE:g}%")

@@ -9,7 +9,7 @@ from winnow.report.content import Comparison, Method, Neighbour, Query
 from winnow.report.figures import METRICS, has_validation, metric_bars, training_curves
 from winnow.report.numbers import best_rows, comparison_table, evidence, headline, percent, signed, spread
 from winnow.report.page import Html, Section, element, text
-from winnow.report.style import UNTRAINED, method_colours, svg
+from winnow.report.style import PRETRAINED, method_colors, svg
 
 _TERMS = {
     "MAP@R": "Among the R nearest images, R being how many there are to find: the mean precision at the places of the "
@@ -24,7 +24,7 @@ def finding(comparison: Comparison, contents: Html) -> Html:
     shown = [(method.name, spread(method, "MAP@R"), colour) for method, colour in _coloured(comparison)]
     means = [(name, found.mean, colour) for name, found, colour in shown if found is not None]
     if comparison.baseline is not None and "MAP@R" in comparison.baseline[1]:
-        means.insert(0, (comparison.baseline[0], comparison.baseline[1]["MAP@R"], UNTRAINED))
+        means.insert(0, (comparison.baseline[0], comparison.baseline[1]["MAP@R"], PRETRAINED))
     longest = max(value for _, value, _ in means) or 1.0
     bars = [
         element(
@@ -90,7 +90,7 @@ def results(comparison: Comparison) -> Section:
     metrics = [name for name in METRICS if name in rows[0]]
     best = {name: best_rows(rows, name) for name in metrics}
     # What stands beside each row's name: its meaning and its colour.
-    looks = [] if comparison.baseline is None else [("Nothing trained.", UNTRAINED)]
+    looks = [] if comparison.baseline is None else [("Nothing trained.", PRETRAINED)]
     looks += [(_meaning(method), colour) for method, colour in _coloured(comparison)]
     reference = comparison.methods[0].name
     cells = []
@@ -129,12 +129,12 @@ def _figures(comparison: Comparison) -> list[Html]:
         {name: [run.metrics for run in each] for name, each in runs.items()}, baseline=comparison.baseline
     )
     says = "Bars are means over seeds, dots single seeds, whiskers the standard deviation." if several else "One seed."
-    drawn = [page.drawing(svg(bars, key="bars"), "Bar chart of the test metrics in the table above", says)]
+    drawn = [page.drawing(svg(bars), "Bar chart of the test metrics in the table above", says)]
     histories = {name: [run.history for run in each] for name, each in runs.items()}
     if has_validation(histories):
         alt = f"Line chart of validation MAP@R and loss against the training step for {', '.join(runs)}"
         says = "How they learn. Thick: the mean; thin: single seeds." if several else "How they learn."
-        drawn.append(page.drawing(svg(training_curves(histories), key="curves"), alt, says))
+        drawn.append(page.drawing(svg(training_curves(histories)), alt, says))
     return drawn
 
 
@@ -148,7 +148,7 @@ def making(comparison: Comparison) -> Section:
 
 def _coloured(comparison: Comparison) -> list[tuple[Method, str]]:
     return list(
-        zip(comparison.methods, method_colours(method.name for method in comparison.methods).values(), strict=True)
+        zip(comparison.methods, method_colors(method.name for method in comparison.methods).values(), strict=True)
     )
 
 

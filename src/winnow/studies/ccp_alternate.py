@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.ccp_sweeps import EVERY, LOSSES, ccp, compare, train, where
 from winnow.studies.cub_losses import XBM
@@ -143,7 +143,7 @@ def draw(losses: Sequence[str], found: Found) -> Figure:
     figure = new_figure(8.4, 3.4)
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1.5, 1]})
     kinds = {"batch": "", "one problem": ", one problem", "CCP": " + CCP", "XBM": " + XBM"}
-    colours = method_colours(kinds)
+    colours = method_colors(kinds)
     for place, loss in enumerate(losses):
         for offset, (kind, end) in enumerate(kinds.items()):
             values = percent(found.get(loss + end, []))
@@ -157,7 +157,7 @@ def draw(losses: Sequence[str], found: Found) -> Figure:
     left.margins(y=0.35)  # for the legend
     left.set_title("MAP@R on unseen classes, %")
     solved = [[steps for run in found.get(f"{loss} + CCP", []) for steps in solved_steps(run)] for loss in losses]
-    right.hist(solved, bins=12, stacked=True, label=list(losses), color=list(method_colours(losses).values()))
+    right.hist(solved, bins=12, stacked=True, label=list(losses), color=list(method_colors(losses).values()))
     right.set_title("Steps of a problem")
     right.set_xlabel("steps")
     right.set_ylabel("problems")

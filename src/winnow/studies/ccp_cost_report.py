@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from winnow.report.style import method_colours, new_figure, styled
+from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.base import paragraphs
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     figure = new_figure(8.0, 2.9)
     left, right = figure.subplots(1, 2)
     names = [row["method"] for row in rows]
-    slate, orange = list(method_colours("ab").values())
+    slate, orange = list(method_colors("ab").values())
     own = [row["step, ms"] for row in rows]
     extra = [(row["picking proxies, ms"] or 0.0) / SHORTEST for row in rows]
     left.barh(names, own, color=slate, height=0.6, label="step")
@@ -84,7 +84,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     left.set_title("Time of a step, ms")
     parts = [key for key in rows[0] if key.endswith("MB") and not key.startswith("in all")]
     at = [0.0] * len(rows)
-    for part, colour in method_colours(parts).items():
+    for part, colour in method_colors(parts).items():
         sizes = [row[part] for row in rows]
         right.barh(names, sizes, left=at, color=colour, height=0.6, label=part.removesuffix(", MB"))
         at = [a + b for a, b in zip(at, sizes, strict=True)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from winnow.report.style import method_colours, new_figure, styled
+from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.base import Row, paragraphs
 from winnow.studies.ccp_sweeps import where
 from winnow.studies.outcomes import verdict
@@ -108,7 +108,7 @@ def draw(pictures: Sequence[Picture]) -> Figure:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.grid(False)
-    for one, colour in zip(pictures, method_colours([one.name for one in pictures]).values(), strict=True):
+    for one, colour in zip(pictures, method_colors([one.name for one in pictures]).values(), strict=True):
         curves.plot(range(1, len(one.curve) + 1), one.curve, color=colour, label=one.name)
     curves.set_title("Mean covering radius")
     curves.set_xlabel("images that cover a class")

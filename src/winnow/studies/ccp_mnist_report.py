@@ -12,7 +12,7 @@ from torch import Tensor
 
 from winnow.data import Labels
 from winnow.functional import covering_radius, pairwise_distance
-from winnow.report.style import MUTED, method_colours, new_figure, styled
+from winnow.report.style import MUTED, method_colors, new_figure, styled
 from winnow.studies.base import paragraphs
 from winnow.studies.outcomes import verdict
 
@@ -159,7 +159,7 @@ def draw(labels: Labels, solutions: list[Solution], rows: list[dict[str, Any]]) 
     ccp = [row for row in rows if row["method"] == "CCP"]
     left = figure.add_subplot(grid[1, : len(shown)])
     right = figure.add_subplot(grid[1, len(shown) :])
-    slate, orange, blue = method_colours("123").values()
+    slate, orange, blue = method_colors("123").values()
     problems = list(range(1, len(ccp) + 1))
     left.plot(problems, [row["radius, converged"] for row in ccp], "s-", color=orange, markersize=4, label="converged")
     left.plot(problems[:-1], [row["radius, next"] for row in ccp[:-1]], "o-", color=MUTED, markersize=4, label="next")

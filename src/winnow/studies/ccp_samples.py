@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from winnow.data import ArrayImages
 from winnow.errors import DataError
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies import ccp_mnist
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
@@ -116,7 +116,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     """Draw test MAP@R of every run and the means, beside the thesis's."""
     figure = new_figure(4.6, 2.6)
     axes = figure.subplots()
-    for place, (method, colour) in enumerate(method_colours(METHODS).items()):
+    for place, (method, colour) in enumerate(method_colors(METHODS).items()):
         values = [row["test MAP@R"] for row in rows if row["method"] == method]
         if values:
             axes.barh(place, statistics.mean(values), color=colour, alpha=0.75, height=0.55)

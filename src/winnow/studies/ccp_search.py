@@ -14,7 +14,7 @@ from winnow.protocols.kinds import ABLATION
 from winnow.protocols.memory import telling
 from winnow.protocols.search import Search, importances
 from winnow.protocols.space import parse_space
-from winnow.report.search import contour_figure
+from winnow.report.figures import contour_figure
 from winnow.studies import single_emoji
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.bands import bands
 from winnow.studies.centres_report import Parts
 from winnow.studies.outcomes import Found, scores
@@ -40,7 +40,7 @@ def draw(found: Found, parts: Parts) -> Figure:
 
 def _curves(axes: Axes, found: Found, lines: Mapping[str, Mapping[float, str]], title: str) -> None:
     """Draw R@1 over a setting."""
-    bands(axes, found, lines, method_colours(["", *lines]), "P@1")
+    bands(axes, found, lines, method_colors(["", *lines]), "P@1")
     axes.set_title(title)
     axes.legend(fontsize=7.5)
 
@@ -48,7 +48,7 @@ def _curves(axes: Axes, found: Found, lines: Mapping[str, Mapping[float, str]], 
 def _dots(axes: Axes, reached: Mapping[str, float], parts: Parts) -> None:
     """Draw every loss with every regulariser side by side."""
     names = list(next(iter(parts.table.values())))
-    colours = method_colours(names)
+    colours = method_colors(names)
     for shift, name in enumerate(names):
         there = [(place, reached[by_name[name]]) for place, by_name in enumerate(parts.table.values())
                  if by_name[name] in reached]  # fmt: skip

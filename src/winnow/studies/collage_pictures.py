@@ -12,8 +12,8 @@ from PIL import Image
 
 from winnow.data import ImageSet
 from winnow.models import Embedder
-from winnow.report.heatmap import overlay
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.heatmaps import overlay
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.collage_report import Places
 from winnow.studies.outcomes import percent
 
@@ -32,7 +32,7 @@ def draw(found: Places, bound: str) -> Figure:
     backbones, losses = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
     # A backbone without any run yet has no panel, unless none has one.
     backbones = [seen for seen in backbones if any(any(found[seen, loss].values()) for loss in losses)] or backbones
-    colours = method_colours(losses)
+    colours = method_colors(losses)
     figure = new_figure(8.0, 1.3 + 0.36 * len(shown))
     panels = figure.subplots(1, len(backbones), sharey=True, squeeze=False)[0]
     height = 0.8 / len(losses)

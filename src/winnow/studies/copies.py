@@ -18,7 +18,7 @@ from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
 from winnow.models import Backbone, Embedder
 from winnow.pooling.base import as_tokens
-from winnow.report.style import method_colours, new_figure, styled
+from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.base import Findings, Task, paragraphs
 from winnow.studies.cub_losses import CONFIG
 from winnow.training import load_config
@@ -139,7 +139,7 @@ def told(rows: Sequence[Mapping[str, Any]], small: bool) -> str:
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw MAP@R and P@1 of every set."""
     figure = new_figure(5.6, 2.6)
-    colours = method_colours([row["set"] for row in rows])
+    colours = method_colors([row["set"] for row in rows])
     for axes, metric in zip(figure.subplots(1, 2), ("MAP@R", "P@1"), strict=True):
         for place, row in enumerate(rows):
             bar = axes.bar(place, row[metric], color=colours[row["set"]], alpha=0.75)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from winnow.report.style import method_colours, new_figure, styled
+from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.base import Row, paragraphs
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     """Draw rank correlation, and what the choice loses, over the share of images, for each way."""
     figure = new_figure(7.6, 3.4)
     axes, choice = figure.subplots(1, 2)
-    for way, colour in method_colours((RANDOM, COVER, CLASSES)).items():
+    for way, colour in method_colors((RANDOM, COVER, CLASSES)).items():
         own = [row for row in rows if row["way"] == way]
         shares = [row["share, %"] for row in own]
         axes.plot(shares, [row[RANKS] for row in own], "o-", color=colour, label=way)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from winnow.report.style import method_colours, new_figure, styled
+from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.base import Row, paragraphs
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def draw(rows: Sequence[Row], errors: Sequence[Row]) -> Figure:
     """Draw time and memory over k for the three ways, and the error of a weight over k for pairs of eps and mu."""
     figure = new_figure(7.6, 5.2)
     grid = figure.add_gridspec(2, 2)
-    colours = method_colours(("autodiff", "closed form", "scalar root"))
+    colours = method_colors(("autodiff", "closed form", "scalar root"))
     for place, key in enumerate((TIME, KEPT)):
         axes = figure.add_subplot(grid[0, place])
         for way, colour in colours.items():
@@ -134,7 +134,7 @@ def draw(rows: Sequence[Row], errors: Sequence[Row]) -> Figure:
         axes.set_title(key)
         axes.legend(fontsize=7.5)
     axes = figure.add_subplot(grid[1, :])
-    sharpness = method_colours(dict.fromkeys(f"eps {row['eps']:g}" for row in errors))
+    sharpness = method_colors(dict.fromkeys(f"eps {row['eps']:g}" for row in errors))
     shares = list(dict.fromkeys(row["mu"] for row in errors))
     styles = dict(zip(shares, ("-", "--", "-.", ":"), strict=False))
     for eps, mu in dict.fromkeys((row["eps"], row["mu"]) for row in errors):

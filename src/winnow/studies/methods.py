@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import ConfigError, DataError, nearest
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.base import Task
 from winnow.studies.outcomes import Found, lacking, percent, without_empty
 from winnow.training import RunDir, load_config
@@ -151,7 +151,7 @@ class Comparison:
         shown = [method for method in self.methods if found[method.name]]
         figure = new_figure(7.2, 1.1 + 0.27 * len(shown))
         axes = figure.subplots()
-        colours = method_colours(dict.fromkeys(method.group for method in shown))
+        colours = method_colors(dict.fromkeys(method.group for method in shown))
         for place, method in enumerate(shown):
             values = percent(found[method.name])
             deviation = statistics.stdev(values) if len(values) > 1 else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
-from winnow.report.style import method_colours, new_figure, styled
+from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.base import Findings, Task, paragraphs, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
@@ -106,7 +106,7 @@ def draw(measured: Measured) -> Figure:
     """Draw MAP@R and P@1 by each look, a bar for each method."""
     figure = new_figure(7.2, 3.0)
     methods = list(dict.fromkeys(method for method, _ in measured))
-    colours = method_colours(methods)
+    colours = method_colors(methods)
     for place, name in enumerate(("MAP@R", "P@1")):
         axes = figure.add_subplot(1, 2, place + 1)
         for number, method in enumerate(methods):

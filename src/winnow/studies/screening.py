@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, scores, verdict
@@ -129,7 +129,7 @@ def told(ours: Effects, theirs: Effects, deviation: Mapping[str, float]) -> str:
 def draw(ours: Effects, theirs: Effects) -> Figure:
     """Draw main effects, the thesis' beside ours."""
     figure = new_figure(7.2, 3.0)
-    colours = method_colours(("thesis", "ours"))
+    colours = method_colors(("thesis", "ours"))
     for place, loss in enumerate(theirs):
         axes = figure.add_subplot(1, len(theirs), place + 1)
         for shift, (name, effects) in enumerate((("thesis", theirs[loss]), ("ours", ours.get(loss)))):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import DataError
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.base import Findings, Row, Task, paragraphs, with_data
 from winnow.studies.poolings import THEIR_GSP
 from winnow.studies.summary_claims import claims, fair_table
@@ -111,7 +111,7 @@ def draw(rows: Sequence[Row], own: Sequence[Row]) -> Figure:
         axes = parts[0, 0].add_subplot(2, 1, place + 1)
         chosen = [row for row in rows if row["added"] == added and row["dim"] == 512]
         methods = list(dict.fromkeys(str(row["method"]) for row in chosen))
-        colours = method_colours(methods)
+        colours = method_colors(methods)
         width = 0.8 / max(len(methods), 1)
         for row in chosen:
             number = methods.index(str(row["method"]))
@@ -130,7 +130,7 @@ def draw(rows: Sequence[Row], own: Sequence[Row]) -> Figure:
 
 def _draw_ours(part: Any, own: Sequence[Mapping[str, Any]]) -> None:
     axes = part.subplots()
-    colour = method_colours("12")["2"]
+    colour = method_colors("12")["2"]
     for place, row in enumerate(own):
         axes.barh(place, row["points"], xerr=row.get("points in doubt"), color=colour, height=0.7,
                   alpha=0.35 if is_part(row) else 1.0, error_kw={"ecolor": INK, "elinewidth": 0.8})  # fmt: skip

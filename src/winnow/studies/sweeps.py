@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winnow.report.style import INK, MUTED, method_colours, new_figure, styled
+from winnow.report.style import INK, MUTED, method_colors, new_figure, styled
 from winnow.studies.bands import bands
 from winnow.studies.base import Task
 from winnow.studies.cub_losses import CONFIG
@@ -108,7 +108,7 @@ def curves(
     """
     figure = new_figure(6.0, 3.6)
     axes = figure.subplots()
-    colours = method_colours(["", *lines])
+    colours = method_colors(["", *lines])
     bands(axes, found, lines, colours)
     shared = len(set(baselines.values())) == 1  # one for all lines has the colour of none
     for loss, name in {name: (loss, name) for loss, name in baselines.items()}.values():

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from winnow.report.style import INK, method_colours, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.zero_shot_report import MEASURES, Seen
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def draw(pictured: Mapping[str, Seen], accuracies: Mapping[str, Sequence[Mapping
         above = list(figure.axes)
         figure.colorbar(maps[0], ax=above, label="share of a class's attributes", shrink=0.8, aspect=30)
     axes = figure.add_subplot(grid[-1, :])
-    colours = method_colours(MEASURES)
+    colours = method_colors(MEASURES)
     names = [name for name, each in accuracies.items() if each]
     for shift, measure in enumerate(MEASURES):
         places = [number + 0.3 * shift - 0.15 for number in range(len(names))]
