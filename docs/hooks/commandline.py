@@ -1,4 +1,4 @@
-"""What the command line says of itself: commands with their options, and exit codes."""
+"""Reference of the command line: commands with their options, and exit codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from markup import escaped, plain, written
+from markup import escaped
 
 
 def commands() -> str:
-    """Every command of the command line with its arguments and options."""
+    """Return a section for every command with its arguments, options, and examples."""
     import typer
 
     from winnow.cli.main import app
@@ -20,28 +20,31 @@ def commands() -> str:
 
 
 def _command(program: str, commands: dict[str, Any], level: str) -> Iterator[str]:
-    """A section for each command; a command of commands has theirs below it."""
+    """Yield the lines of a section for each command; a command of commands has theirs below it."""
+    from winnow.cli.help import command_screen, group_screen
+
     for name, command in commands.items():
-        anchor = f"{program} {name}".removeprefix("winnow ").replace(" ", "-")
-        yield from (f"{level} {program} {name} {{ #{anchor} }}", "")
-        if inner := getattr(command, "commands", None):
-            yield from (plain(command.help), "")
-            yield from _command(f"{program} {name}", inner, f"{level}#")
+        if command.hidden:
             continue
-        words = [str(one.metavar) for one in command.params if one.param_type_name == "argument"]
-        usage = " ".join([program, name, "[OPTIONS]", *words])
-        yield from ("```text", usage, "```", "", plain(command.help), "")
-        yield from ("| argument or option | default | meaning |", "|---|---|---|")
-        for one in command.params:
-            if one.name != "help":
-                label = one.metavar if one.param_type_name == "argument" else ", ".join(one.opts)
-                needed = "required" if one.required else written(one.default)
-                yield f"| `{escaped(label, code=True)}` | {needed} | {escaped(one.help or '')} |"
-        yield ""
+        path = f"{program} {name}"
+        anchor = path.removeprefix("winnow ").replace(" ", "-")
+        yield from (f"{level} {path} {{ #{anchor} }}", "")
+        if inner := getattr(command, "commands", None):
+            yield from ("\n\n".join(map(escaped, group_screen(command, path).about)), "")
+            yield from _command(path, inner, f"{level}#")
+            continue
+        screen = command_screen(command, path)
+        yield from ("```text", screen.usage, "```", "", "\n\n".join(map(escaped, screen.about)), "")
+        for title, entries in screen.groups.items():
+            yield from (f"| {title.lower()} | meaning |", "|---|---|")
+            yield from (f"| `{escaped(one.label, code=True)}` | {escaped(one.meaning)} |" for one in entries)
+            yield ""
+        if screen.examples:
+            yield from ("```console", *(f"$ {line}" for line in screen.examples), "```", "")
 
 
 def exits() -> str:
-    """The exit codes, from the errors that carry them."""
+    """Return the table of exit codes, from the errors that carry them."""
     from winnow import errors
 
     kinds = [
@@ -49,10 +52,10 @@ def exits() -> str:
         for _, kind in inspect.getmembers(errors, inspect.isclass)
         if issubclass(kind, errors.WinnowError) and kind.__module__ == errors.__name__
     ]
-    lines = ["| code | meaning |", "|---|---|", "| 0 | Done. |"]
+    lines = ["| code | meaning |", "|---|---|", "| 0 | Success. |"]
     for kind in sorted(kinds, key=lambda kind: kind.exit_code):
         first = (inspect.getdoc(kind) or "").splitlines()[0]
-        usage = " A mistake in the command itself, such as an unknown option, ends with this code too."
+        usage = " Also an unknown command or option."
         more = usage if kind is errors.ConfigError else ""
         lines.append(f"| {kind.exit_code} | [`{kind.__name__}`][winnow.errors.{kind.__name__}]: {first}{more} |")
     return "\n".join([*lines, "| 130 | Interrupted from the keyboard. |"])

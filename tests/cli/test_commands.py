@@ -169,13 +169,6 @@ def test_config_lists_keys_and_prints_a_yaml_that_is_read_back(winnow: Winnow, t
     assert one_line_error(winnow("config", "trian")).endswith(f"sections: {sections}")
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "explain", "config"])
-def test_every_command_has_help(winnow: Winnow, command: str) -> None:
-    said = winnow(command, "--help")
-    assert said.code == 0
-    assert "Usage" in said.out
-
-
 # Bad input: each a one-line message that tells what to do, and the exit code of its kind.
 
 

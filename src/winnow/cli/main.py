@@ -1,4 +1,4 @@
-"""The entry point: commands put together, errors told in one line."""
+"""The app: all commands, their order on the help screen, and the exit codes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from winnow.cli import bench, datasets
 from winnow.cli.config import config
 from winnow.cli.demo import demo
 from winnow.cli.embed import embed
+from winnow.cli.errors import UsageError, is_alone, print_error, rank, report_error, usage_message
 from winnow.cli.evaluate import evaluate
 from winnow.cli.explain import explain
 from winnow.cli.export import export
+from winnow.cli.help import Command, Group
 from winnow.cli.index import index
 from winnow.cli.protocol import protocol
 from winnow.cli.search import search
@@ -29,51 +31,71 @@ from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
 from winnow.cli.tune import tune
-from winnow.cli.voice import is_alone, rank, telling
-from winnow.errors import ConfigError, OutputError, UnknownComponentError, WinnowError
+from winnow.errors import ConfigError, OutputError, WinnowError
+
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Start here": (demo,),
+    "Train and evaluate": (train, evaluate, explain, tune, config),
+    "Embed and search": (embed, index, search, serve, export),
+    "Reproduce": (protocol, study),
+}
+"""The commands by group, in the order of the help screen."""
+
+EPILOG = """Example:    winnow train data=photos
+Exit codes: 0 ok, 1 error, 2 usage or config, 3 data, 4 model, 5 training,
+            6 missing package, 7 cannot write, 130 interrupted"""
+
+
+class App(Group):
+    """The program, whose groups of commands have an order."""
+
+    panels = tuple(COMMANDS)
+
 
 app = typer.Typer(
     name="winnow",
-    help="Learn image embeddings for retrieval on classes never seen in training.",
-    epilog="Exit codes: 0 done, 1 general, 2 bad setting or usage, 3 bad data, 4 bad model or checkpoint, "
-    "5 training failed, 6 a package is missing, 7 a file could not be written, 130 interrupted.",
+    help="Train, evaluate, and search image embeddings.",
+    epilog=EPILOG,
+    cls=App,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 
 def interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """Let Ctrl-C end a command with a word on how to go on; typer alone would only say that it was aborted."""
+    """Let Ctrl-C end a command with a line on how to resume it."""
 
     @functools.wraps(command)
-    def told(*args: Any, **settings: Any) -> None:
+    def wrapped(*args: Any, **settings: Any) -> None:
         try:
             command(*args, **settings)
         except KeyboardInterrupt as stop:
             more = f"; {stop}" if stop.args else ""
             if command in (protocol, tune, embed, index):
-                more = "; given again, the same command goes on"
+                more = "; rerun the same command to resume"
             if rank() == 0:
                 Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
 
-    return told
+    return wrapped
 
 
-for command in (demo, train, evaluate, explain, embed, index, search, serve, export, study, protocol, tune, config):
-    app.command()(interruptible(command))
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=panel)(interruptible(command))
 
-benches = typer.Typer(name="bench", help=bench.HELP, no_args_is_help=True)
+benches = typer.Typer(name="bench", help=bench.HELP, cls=Group, no_args_is_help=True, hidden=True)
 for timed in bench.COMMANDS:
-    benches.command()(interruptible(timed))
+    benches.command(cls=Command)(interruptible(timed))
 app.add_typer(benches)
 
-sets = typer.Typer(name="datasets", help=datasets.HELP, no_args_is_help=True)
-for named, about_sets in datasets.COMMANDS.items():
-    sets.command(named)(interruptible(about_sets))
-app.add_typer(sets)
+sets = typer.Typer(name="datasets", help=datasets.HELP, cls=Group, no_args_is_help=True)
+for name, subcommand in datasets.COMMANDS.items():
+    sets.command(name, cls=Command)(interruptible(subcommand))
+app.add_typer(sets, rich_help_panel="Reproduce")
 
 
 def _version(value: bool) -> None:
@@ -85,27 +107,33 @@ def _version(value: bool) -> None:
 @app.callback()
 def _main(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version"),
 ) -> None:
     if not is_alone() and context.invoked_subcommand != "train":
-        raise ConfigError(f"torchrun is for `winnow train`: start `winnow {context.invoked_subcommand}` without it")
+        raise ConfigError(
+            f"torchrun: only `winnow train` runs in several processes. Start `winnow {context.invoked_subcommand}` "
+            "without it."
+        )
 
 
 def run() -> None:
-    """Run the command line; what the user can put right ends in one line and an exit code, never a traceback."""
+    """Run the command line; an error that the user can fix ends in one line and an exit code, never a traceback."""
     err = Console(stderr=True)
-    _quieten(err)
+    _configure_warnings(err)
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except WinnowError as error:
-        with telling() as mine:
-            if mine:
-                said = escape(" ".join(str(error).split()) + _advice(error))
-                err.print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)
+        report_error(error, err)
+        sys.exit(error.exit_code)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        elif rank() == 0:
+            print_error(usage_message(error), err)
         sys.exit(error.exit_code)
     except OSError as error:  # the last resort; where it can be foreseen the message says more
         if not isinstance(error, BrokenPipeError):
-            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            print_error(str(error), err)
             sys.exit(OutputError.exit_code)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -122,25 +150,8 @@ def _report_renames(err: Console) -> None:
         err.print(notice, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-HINTS = {
-    "data": "Pass --data.",
-    "dataset": "`winnow datasets get NAME --from FOLDER` copies or downloads a dataset.",
-    "existing_run": "Pass --resume FOLDER, or another folder with --out.",
-    "missing_images": "`winnow datasets verify NAME --allow-missing` accepts their absence.",
-    "unfinished_run": "`winnow train --resume FOLDER` resumes it.",
-}
-"""What to do on the command line, by the hint of an error."""
-
-
-def _advice(error: WinnowError) -> str:
-    """Return what to do on the command line in addition to what the error says."""
-    if isinstance(error.__context__, UnknownComponentError):
-        return " On the command line, run that script with the same arguments: `python YOURS.py` instead of `winnow`."
-    return f" {HINTS[error.hint]}" if error.hint is not None else ""
-
-
-def _quieten(err: Console) -> None:
-    """Show winnow's own warnings as one line each, and keep the libraries' chatter out of sight."""
+def _configure_warnings(err: Console) -> None:
+    """Print warnings of winnow as one line each, and hide those of the libraries."""
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric.utilities").setLevel(logging.ERROR)  # the other level is reset on import

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from winnow.cli.voice import rank
+from winnow.cli.errors import rank
 from winnow.errors import ConfigError
 
 if TYPE_CHECKING:
