@@ -162,6 +162,20 @@ def gsop(image: Scene, layer: Pooling) -> Array:
     return np.mean([np.maximum(channels * f[j], places[j] * weighted[j]) for j in range(len(f))], axis=0)
 
 
+def rk_fbp(image: Scene, layer: Pooling) -> list[float]:
+    """Evaluate the full bilinear form of every output, with its matrix built from the factors."""
+    left, right = weights_of(layer, "left.weight"), weights_of(layer, "right.weight")
+    f = image.features
+    d = f.shape[1]
+    result = []
+    for o in range(d):
+        form = np.zeros((d, d))
+        for r in range(layer.rank):
+            form += np.outer(left[r * d + o], right[r * d + o])
+        result.append(sum(x @ form @ x for x in f) / len(f))
+    return result
+
+
 def distances(image: Array, layer: Pooling) -> Array:
     prototypes = weights_of(layer, "prototypes")
     return np.array([[math.dist(clip(w), clip(f)) for f in image] for w in prototypes])
@@ -271,6 +285,7 @@ SLOW: dict[str, tuple[Callable[[Scene, Pooling], Array | list[float]], list[dict
     "gemax": (gemax, [{}, {"ridge": 0.1}]),
     "gemean": (gemean, [{}, {"p": 1.5}]),
     "gsop": (gsop, [{"attention": 3}, {"attention": 2, "preset": "comparison"}]),
+    "rk_fbp": (rk_fbp, [{"rank": 2}, {"rank": 1}, {"rank": 5}]),
     "otp": (
         otp,
         [{"num_prototypes": 3, "memory_size": 6}, {"num_prototypes": 2, "memory_size": 4, "eps": 20.0, "steps": 3}],

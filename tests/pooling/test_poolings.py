@@ -430,6 +430,7 @@ INVALID = {
     "gemax": [{"ridge": 0.0}],
     "gemean": [{"p": 0.0}],
     "gsop": [{"attention": 0}],
+    "rk_fbp": [{"rank": 0}],
     "otp": [{"num_prototypes": 0}, {"eps": -1.0}, {"steps": 0}, {"memory_size": 3}],
     "solar": [{"reduction": 0}, {"p": -1.0}],
     "netvlad": [{"clusters": 0}],
@@ -443,6 +444,41 @@ INVALID = {
 def test_invalid_settings_raise(name, wrong):
     with pytest.raises(ConfigError, match=rf"{next(iter(wrong))}: expected .*, got "):
         POOLINGS.build({"name": name, **wrong}, in_features=WIDTH, dim=DIM, positions=6)
+
+
+def test_rank_one_bilinear_pooling_is_a_hadamard_product():
+    layer, tokens = pooling("rk_fbp", 1), random(2, 6, WIDTH)
+    left, right = layer.left.weight, layer.right.weight
+    assert left.shape == right.shape == (WIDTH, WIDTH)
+    torch.testing.assert_close(layer(tokens), ((tokens @ left.T) * (tokens @ right.T)).mean(dim=1))
+
+
+def test_bilinear_forms_have_the_rank_of_the_setting():
+    # Coefficients of x_i x_j in output o, from the values at unit vectors and their sums (polarization).
+    for rank in (1, 2, WIDTH):
+        layer = POOLINGS.build({"name": "rk_fbp", "rank": rank}, in_features=WIDTH).double()
+        unit = torch.eye(WIDTH, dtype=torch.float64)
+        both = layer((unit[:, None] + unit).flatten(0, 1)[:, None]).unflatten(0, (WIDTH, WIDTH))
+        alone = layer(unit[:, None])
+        symmetric = (both - alone[:, None] - alone).permute(2, 0, 1)  # W_o + W_o', of rank 2 k
+        found = torch.linalg.matrix_rank(symmetric, rtol=1e-9)
+        assert found.tolist() == [min(2 * rank, WIDTH)] * WIDTH
+
+
+def test_any_quadratic_form_is_a_bilinear_pooling_of_full_rank():
+    forms, tokens = random(WIDTH, WIDTH, WIDTH, seed=1), random(2, 6, WIDTH)
+    layer = POOLINGS.build({"name": "rk_fbp", "rank": WIDTH}, in_features=WIDTH).double()
+    with torch.no_grad():  # W_o = sum over r of e_r (row r of W_o)'
+        layer.left.weight.copy_(torch.eye(WIDTH).repeat_interleave(WIDTH, dim=0))
+        layer.right.weight.copy_(forms.transpose(0, 1).flatten(0, 1))
+    expected = torch.einsum("bni,oij,bnj->bo", tokens, forms, tokens) / 6
+    torch.testing.assert_close(layer(tokens), expected)
+
+
+def test_bilinear_pooling_is_of_second_order_and_even():
+    layer, tokens = pooling("rk_fbp"), random(2, 6, WIDTH)
+    torch.testing.assert_close(layer(3 * tokens), 9 * layer(tokens))
+    torch.testing.assert_close(layer(-tokens), layer(tokens))
 
 
 def test_masked_batch_norm_equals_batch_norm_of_the_unmasked_features():

@@ -14,7 +14,7 @@ from winnow.pooling.codebook import OTP, NetVLAD
 from winnow.pooling.gsp import GMPGSP, GSP, GeMGSP, GSPGuidedPooling, pool_residual
 from winnow.pooling.mean_max import GAP, GMP, WELDON, AverageMaxPooling, GeM, GeMax, ProjectedMaxPooling
 from winnow.pooling.prototypes import PrototypePooling, PrototypesNotSetWarning
-from winnow.pooling.second_order import SOLAR, GSoP
+from winnow.pooling.second_order import SOLAR, GSoP, RankKBilinearPooling
 from winnow.registry import Registry
 
 POOLINGS: Registry[Pooling] = Registry(
@@ -30,6 +30,7 @@ POOLINGS: Registry[Pooling] = Registry(
         "gemax": GeMax,
         "gemean": GeM,
         "gsop": GSoP,
+        "rk_fbp": RankKBilinearPooling,
         "otp": OTP,
         "solar": SOLAR,
         "tsmk": TSMK,
@@ -68,6 +69,7 @@ __all__ = [
     "ProjectedMaxPooling",
     "PrototypePooling",
     "PrototypesNotSetWarning",
+    "RankKBilinearPooling",
     "as_tokens",
     "display_weights",
     "masked_float",

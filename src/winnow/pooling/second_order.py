@@ -1,4 +1,4 @@
-"""Poolings with second-order attention: GSoP and SOLAR."""
+"""Second-order poolings: GSoP and SOLAR attend, rank-k bilinear pooling returns second moments."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from winnow.pooling.base import (
     masked_float,
     setting_repr,
     uniform_weights,
+    weighted_sum,
 )
 from winnow.pooling.mean_max import check_power, power_mean
 
@@ -203,3 +204,47 @@ class SOLAR(Pooling):
     def extra_repr(self) -> str:
         """Return the settings for `repr`."""
         return setting_repr(in_features=self.in_features, reduction=self.reduction, p=self.initial_p)
+
+
+class RankKBilinearPooling(Pooling):
+    r"""Factorized bilinear pooling: average of bilinear forms, each of rank k.
+
+    $$g_o = \frac1n \sum_j f_j^\top W_o f_j, \qquad W_o = \sum_{r=1}^{k} u_{ro} v_{ro}^\top, \qquad \text{that is} \quad
+      g = \frac1n \sum_j \sum_{r=1}^{k} (U_r f_j) \odot (V_r f_j)$$
+
+    Row o of $U_r$ is $u_{ro}$. With k = 1 it is Hadamard low-rank bilinear pooling, in which each $W_o$ has
+    rank one. With k equal to `in_features`, $W_o$ can be any matrix. Input: projected features.
+
+    Reference: [RK-FBP] for rank k; Kim, On, Lim, Kim, Ha, Zhang, "Hadamard Product for Low-rank Bilinear Pooling",
+        ICLR 2017, for k = 1.
+    Use when: products of channels are informative, and a second-moment matrix of all channels is too large.
+    Differences: only the projection of [RK-FBP], without nested modules of higher order. Both factors see one image, so
+        only the symmetric part of $W_o$ counts; the ICLR 2017 paper pairs images with text, applies tanh, and adds a
+        linear layer. No biases. Weights are the lengths of the summands of g, normalized.
+
+    Args:
+        in_features: Channels of the features, and size of the pooled vector.
+        rank: Rank k of the bilinear forms, at least 1. 1 is Hadamard low-rank bilinear pooling.
+    """
+
+    stage: ClassVar[Stage] = "projected"
+
+    def __init__(self, in_features: int, *, rank: int = 4) -> None:
+        super().__init__()
+        check_at_least("rank", rank, 1)
+        self.in_features, self.rank = in_features, rank
+        self.left = glorot_linear(in_features, rank * in_features)
+        self.right = glorot_linear(in_features, rank * in_features)
+
+    def pool(self, features: Tensor, mask: Tensor | None) -> PoolingOutput:
+        """Pool tokens (B, n, d)."""
+        x = masked_float(features, mask)
+        products = linear_in_dtype(self.left, x) * linear_in_dtype(self.right, x)
+        forms = products.view(*x.shape[:2], self.rank, x.shape[2]).sum(dim=2)  # (B, n, d), zero where masked
+        uniform = uniform_weights(x, mask)
+        weights = display_weights(torch.linalg.vector_norm(forms.detach(), dim=2), uniform)
+        return PoolingOutput(weighted_sum(forms, uniform).to(features.dtype), weights, None)
+
+    def extra_repr(self) -> str:
+        """Return the settings for `repr`."""
+        return setting_repr(in_features=self.in_features, rank=self.rank)

@@ -72,6 +72,7 @@ def every_pooling(selection: Sequence[str] = (), background: Sequence[str] = ())
 
 # mu and eps were chosen on the validation classes, for the demo.
 METHODS = every_pooling(["pooling.mu=0.05", "pooling.eps=20"], background=["pooling.mu=0.95", "pooling.eps=20"])
+METHODS |= {"RK-FBP": ["pooling=rk_fbp"], "RK-FBP, rank 1": ["pooling=rk_fbp", "pooling.rank=1"]}
 LARGE: dict[str, list[str]] = {
     "OTP 64x128": ["pooling=otp", "pooling.num_prototypes=64", "dim=8192"],
     "NetVLAD 64x128": ["pooling=netvlad", "pooling.clusters=64", "dim=8192"],
