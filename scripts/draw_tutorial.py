@@ -21,8 +21,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.serve import serving  # noqa: E402
 from tests.docs.blocks import blocks, words_of  # noqa: E402
-from winnow.bench.serve import serving  # noqa: E402
 
 PAGE = ROOT / "docs/tutorials/photos.md"
 ASSETS = ROOT / "docs/assets"

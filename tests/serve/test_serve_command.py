@@ -1,4 +1,4 @@
-"""`winnow serve` and `winnow bench serve` as commands."""
+"""`winnow serve` and `the load benchmark` as commands."""
 
 import builtins
 import socket
@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import winnow
-from winnow.bench import serve as load
-from winnow.bench.serve import run_serve
+from benchmarks import serve as load
+from benchmarks.serve import run_serve
 from winnow.cli.main import app
 from winnow.errors import DataError, MissingExtraError, OutputError, WinnowError
 from winnow.index import Index
@@ -24,34 +24,15 @@ def command(*words: object) -> Result:
 
 @pytest.mark.slow
 def test_many_clients_are_served_by_the_real_command(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_ROUNDS", 2)  # of the rounds until memory is steady; they are tested below
+    monkeypatch.setattr(load, "_WARM_UP_ROUNDS", 2)
     source = Path(winnow.__file__).parents[1]
-    bench = run_serve(index.path, clients=[3], seconds=0.5, other=source)
-    loop, other, served = bench.rows
-    assert (loop.rival, other.rival, served.rival) == ("plain loop", "3 clients, other version", "3 clients")
-    assert bench.notes[-1].startswith("The other version is ")
+    benchmark = run_serve(index.path, clients=[3], seconds=0.5, other=source)
+    loop, other, served = benchmark.rows
+    assert (loop.method, other.method, served.method) == ("plain loop", "3 clients, other version", "3 clients")
+    assert benchmark.notes[-1].startswith("The other version is ")
     assert served.facts["queries/s"] * 0.5 >= 3
     assert served.facts["p50 ms"] <= served.facts["p95 ms"] <= served.facts["p99 ms"]
     assert abs(served.facts["growth MB"]) < 500  # read from the service's own metrics
-
-
-@pytest.mark.parametrize(
-    ("growth", "searches"),
-    [([0, 0, 0], 3), ([5e6, 0, 0, 5e6, 0, 0, 0], 7), ([0.5e6] * 3, 3), ([5e6] * 30, 20)],
-    ids=["steady", "in steps", "little by little", "always"],
-)
-def test_clients_search_until_memory_is_steady(growth: list[float], searches: int) -> None:
-    sizes = iter([100e6, *(100e6 + sum(growth[: n + 1]) for n in range(len(growth)))])
-    seen, made = [], []
-
-    def memory() -> int:
-        seen.append(int(next(sizes)))
-        return seen[-1]
-
-    last = load._settle(lambda: made.append(1) or load.Load(), memory)
-    assert len(made) == searches
-    assert last == seen[-1]
-    assert load._settle(load.Load, lambda: None) is None  # a system that does not report memory
 
 
 def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +45,8 @@ def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pyte
         yield f"http://127.0.0.1:{port}"
 
     monkeypatch.setattr(load, "serving", nowhere)
-    monkeypatch.setattr(load, "resident", lambda address: None)
-    with pytest.raises(WinnowError, match="requests failed; the first: ConnectionRefused"):
+    monkeypatch.setattr(load, "resident_bytes", lambda address: None)
+    with pytest.raises(WinnowError, match="requests failed. First failure: ConnectionRefused"):
         run_serve(index.path, clients=[1], seconds=0.5)
 
 

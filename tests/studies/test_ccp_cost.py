@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from winnow.bench.scene import Noise, Scene
 from winnow.data import ImageCache
 from winnow.references import ChanceConstrainedProxies
 from winnow.studies import STUDIES, Task, ccp_cost
 from winnow.studies.ccp_cost_report import THEIR_COUNT, how, told
+from winnow.studies.timing import NoiseImages, TimingSetup
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone")
 
@@ -40,10 +40,12 @@ def test_memory_is_counted_and_problems_begin(monkeypatch: pytest.MonkeyPatch) -
 
 def test_picking_leaves_the_proxies_and_takes_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cpu")
-    store = ImageCache(Noise(16, 3), resize=16, cache="device", device=device)
+    store = ImageCache(NoiseImages(16, 3), resize=16, cache="device", device=device)
     words = ["backbone=resnet20", "backbone.weights=random", "image.resize=16", "image.crop=16", "pooling=gap", "dim=8",
              "loss=c2", "train.device=cpu"]  # fmt: skip
-    trainer = Scene(device, store, words, 1, classes=50).trainer(8, "references=ccp", "references.preset=sop")
+    trainer = TimingSetup(device, store, words, 1, num_classes=50).build_trainer(
+        8, "references=ccp", "references.preset=sop"
+    )
     seen: list[tuple[int, ...]] = []
     whole = ChanceConstrainedProxies.seed
 

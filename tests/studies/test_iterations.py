@@ -5,22 +5,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from winnow.bench.pooling_rivals import iterate
-from winnow.bench.pooling_task import Case
 from winnow.functional import gsp_weights
-from winnow.studies import Task, iterations, iterations_step
+from winnow.studies import Task, iterations, timing
 from winnow.studies.iterations_report import told
-from winnow.studies.iterations_step import Step
+from winnow.studies.iterative_gsp import PoolingCase, iterate
+from winnow.studies.timing import StepTime, saved_bytes
 
-TINY = Case(2, (9, 6, 4))
+TINY = PoolingCase(2, (9, 6, 4))
 
 
 def test_what_is_kept_is_counted_once():
     x = torch.ones(1000, requires_grad=True)
-    assert iterations.kept_bytes(lambda: x * x) == 4000
-    assert iterations.kept_bytes(lambda: x.exp()) == 4000
-    assert iterations.kept_bytes(lambda: x + 1) == 0
-    assert iterations.kept_bytes(lambda: x.exp().exp()) == 8000
+    assert saved_bytes(lambda: x * x) == 4000
+    assert saved_bytes(lambda: x.exp()) == 4000
+    assert saved_bytes(lambda: x + 1) == 0
+    assert saved_bytes(lambda: x.exp().exp()) == 8000
 
 
 def test_the_iteration_comes_to_the_root():
@@ -51,7 +50,7 @@ def row(way: str, k: int | None, time: float, kept: float) -> dict[str, object]:
 
 
 ROWS = [row("scalar root", None, 1, 1), row("autodiff", 5, 1, 1), row("autodiff", 200, 9, 4)]
-STEP = Step(20.0, "a network, measured here")
+STEP = StepTime(20.0, "a network, measured here")
 
 
 def outcomes(text: str) -> list[str]:
@@ -78,7 +77,7 @@ def test_the_text_follows_the_numbers():
 def test_costs_are_judged_by_a_training_step():
     hard = [{"eps": 100.0, "mu": 0.3, "k": 100, "error": 94.0}]
 
-    def told_of(*closed: dict[str, object], step: Step = STEP) -> str:
+    def told_of(*closed: dict[str, object], step: StepTime = STEP) -> str:
         return told([*ROWS, row("closed form", 5, 1, 1), *closed], hard, "cuda", step)
 
     text = told_of(row("closed form", 100, 2, 1), row("closed form", 200, 3.1, 3))
@@ -90,8 +89,10 @@ def test_costs_are_judged_by_a_training_step():
         "agrees.",
         "does not agree.",
     ]
-    assert "800 % of a training step more" in told_of(row("closed form", 200, 3, 1), step=Step(1.0, "a smaller one"))
-    longer = Step(500.0, "a larger one")
+    assert "800 % of a training step more" in told_of(
+        row("closed form", 200, 3, 1), step=StepTime(1.0, "a smaller one")
+    )
+    longer = StepTime(500.0, "a larger one")
     assert outcomes(told_of(row("closed form", 200, 9.5, 1), step=longer)) == ["does not agree.", *["agrees."] * 3]
 
 
@@ -112,8 +113,8 @@ def test_the_gradients_of_both_are_told():
 
 @pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_the_study_runs_small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(iterations, "Case", lambda batch, size: replace(TINY, batch=8))
-    monkeypatch.setattr(iterations_step, "SIZES", {True: ("resnet20", 32, 1)})
+    monkeypatch.setattr(iterations, "PoolingCase", lambda batch, size: replace(TINY, batch=8))
+    monkeypatch.setattr(timing, "STEP_SIZES", {True: ("resnet20", 32, 1)})
     findings = iterations.study(Task(small=True))
     ways = {row["way"]: row for row in findings.rows}
     assert set(ways) == {"scalar root", "autodiff", "closed form", "training step", "iteration"}

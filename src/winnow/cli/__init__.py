@@ -1,4 +1,4 @@
-"""The command line: `winnow demo | train | evaluate | explain | config | bench`."""
+"""The command line: `winnow demo | train | evaluate | explain | config`."""
 
 from winnow.cli.main import run
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import winnow
-from winnow.cli import bench, datasets
+from winnow.cli import datasets
 from winnow.cli.config import config
 from winnow.cli.demo import demo
 from winnow.cli.embed import embed
@@ -87,10 +87,12 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(cls=Command, rich_help_panel=panel)(interruptible(command))
 
-benches = typer.Typer(name="bench", help=bench.HELP, cls=Group, no_args_is_help=True, hidden=True)
-for timed in bench.COMMANDS:
-    benches.command(cls=Command)(interruptible(timed))
-app.add_typer(benches)
+
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench() -> None:
+    """Say where the benchmarks are; version 0.3.0 removes this command."""
+    raise ConfigError("bench: no longer a command. Run `python -m benchmarks NAME` in a checkout of the repository.")
+
 
 sets = typer.Typer(name="datasets", help=datasets.HELP, cls=Group, no_args_is_help=True)
 for name, subcommand in datasets.COMMANDS.items():

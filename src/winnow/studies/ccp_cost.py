@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from winnow.bench.scene import Noise, Scene
-from winnow.bench.timing import measure, measure_all, pick_device
 from winnow.data import ImageCache
+from winnow.profiling import measure, measure_all, pick_device
 from winnow.references import ChanceConstrainedProxies
 from winnow.studies.base import Findings, Task, paragraphs
 from winnow.studies.ccp_cost_report import BATCH, LARGE, SHORTEST, THEIR_COUNT, draw, how, told
-from winnow.studies.iterations import kept_bytes
+from winnow.studies.timing import NoiseImages, TimingSetup, saved_bytes
 from winnow.training import Trainer
 from winnow.training.engine.stream import run_to_end
 
@@ -38,20 +37,20 @@ def study(task: Task) -> Findings:
     device = pick_device("auto")
     network, crop, steps, repeats = SIZES[task.small]
     first = next(iter(CASES.values()))[0]
-    store = ImageCache(Noise(crop, first), resize=crop, cache="device", device=device)
+    store = ImageCache(NoiseImages(crop, first), resize=crop, cache="device", device=device)
     words = [f"backbone={network}", "backbone.weights=random", "backbone.train=full", f"image.resize={crop}",
              f"image.crop={crop}", f"train.device={device.type}", "pooling=gap", "dim=128", "loss=c2", "train.lr=1e-6",
              "train.eval_steps=1000000"]  # fmt: skip
-    scene = Scene(device, store, words, steps, classes=first)
-    trainers = {PLAIN: scene.trainer(BATCH)}
+    setup = TimingSetup(device, store, words, steps, num_classes=first)
+    trainers = {PLAIN: setup.build_trainer(BATCH)}
     for name, (classes, preset) in CASES.items():
-        own = replace(scene, classes=classes)
-        trainers[name] = own.trainer(BATCH, "references=ccp", f"references.preset={preset}")
+        own = replace(setup, num_classes=classes)
+        trainers[name] = own.build_trainer(BATCH, "references=ccp", f"references.preset={preset}")
     task.note(f"steps of {network} at {crop} pixels on {device.type}")
     picked = {name: picking_time(trainers[name], device, repeats) for name in CASES}
     # A whole problem also embeds its pool, which is of the classes that have images: CUB's.
     begun = {name: begin_problem(trainers[name]) for name, (classes, _) in CASES.items() if classes == first}
-    works = {name: driven(trainer, scene.loop(trainer)) for name, trainer in trainers.items()}
+    works = {name: driven(trainer, setup.training_loop(trainer)) for name, trainer in trainers.items()}
     timings = measure_all(works, device=device, repeats=repeats, warmup=2)
     plain = timings[PLAIN].median / steps
     rows: list[dict[str, Any]] = []
@@ -129,7 +128,7 @@ def memory_of(trainer: Trainer) -> dict[str, float]:
     images = trainer.train.train(indices, torch.Generator().manual_seed(0))
     labels = torch.from_numpy(trainer.train.labels[indices]).to(trainer.device)
     learner.train()
-    kept = kept_bytes(lambda: learner(images, labels))
+    kept = saved_bytes(lambda: learner(images, labels))
     parts = {"kept for backward, MB": kept, "weights, gradients and moments, MB": 4 * trained + others,
              "previous weights, MB": previous, "best weights of a problem, MB": best}  # fmt: skip
     proxies = _bytes(learner.references.proxies) if isinstance(learner.references, ChanceConstrainedProxies) else 0

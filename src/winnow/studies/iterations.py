@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from winnow.bench.pooling_rivals import Rival, closed_form, iterate, unrolled, winnow
-from winnow.bench.pooling_task import MU, Case, made_up_task
-from winnow.bench.pooling_task import Task as Problem
-from winnow.bench.timing import measure_all, pick_device
 from winnow.functional import clip_norm, gsp_weights, pairwise_distance
+from winnow.profiling import measure_all, pick_device
 from winnow.studies.base import Findings, Task
 from winnow.studies.iterations_report import STEP, TIME, draw, told
-from winnow.studies.iterations_step import time_step
+from winnow.studies.iterative_gsp import (
+    MU,
+    PoolFunction,
+    PoolingCase,
+    PoolingProblem,
+    closed_form,
+    iterate,
+    make_problem,
+    scalar_root,
+    unrolled,
+)
+from winnow.studies.timing import saved_bytes, time_step
 
 ROOT, AUTODIFF, CLOSED = "scalar root", "autodiff", "closed form"
 STEPS = (5, 25, 50, 100, 200)
@@ -33,7 +41,7 @@ def study(task: Task) -> Findings:
     Cost: seconds; in full 1 minute on a GPU, 3 without one.
     """
     device = pick_device("auto")
-    case = Case(8 if task.small else 32, (49, 128, 64))
+    case = PoolingCase(8 if task.small else 32, (49, 128, 64))
     task.note(f"time and memory: {case} on {device.type}")
     rows = cost_rows(case, device, STEPS, repeats=5 if task.small else 20)
     task.note("a whole training step")
@@ -54,18 +62,18 @@ def study(task: Task) -> Findings:
     )
 
 
-def cost_rows(case: Case, device: torch.device, steps: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+def cost_rows(case: PoolingCase, device: torch.device, steps: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     """Return time of a forward and backward, bytes kept in between, and the error of gradients, for every k."""
-    problem = made_up_task(case, device)
-    ways: dict[tuple[str, int | None], Rival] = {(ROOT, None): winnow}
+    problem = make_problem(case, device)
+    ways: dict[tuple[str, int | None], PoolFunction] = {(ROOT, None): scalar_root}
     ways |= {(name, k): partial(rival, steps=k) for name, rival in ((AUTODIFF, unrolled), (CLOSED, closed_form))
              for k in steps}  # fmt: skip
-    exact = {eps: problem.wide().solve(winnow, eps)[1] for eps in (case.eps, SHARP)}
+    exact = {eps: problem.double().solve(scalar_root, eps)[1] for eps in (case.eps, SHARP)}
     works = {f"{name} {k}": partial(problem.solve, rival, case.eps) for (name, k), rival in ways.items()}
     timings = measure_all(works, device=device, repeats=repeats, warmup=2)
     rows: list[dict[str, Any]] = []
     for (name, k), rival in ways.items():
-        kept = kept_bytes(lambda rival=rival: rival(problem.features, problem.prototypes, MU, case.eps))  # type: ignore[misc]
+        kept = saved_bytes(lambda rival=rival: rival(problem.features, problem.prototypes, MU, case.eps))  # type: ignore[misc]
         errors = {f"gradient error at eps {eps:g}, %": 100 * gradient_error(problem, rival, eps, exact[eps])
                   for eps in exact}  # fmt: skip
         time = timings[f"{name} {k}"].median
@@ -73,30 +81,15 @@ def cost_rows(case: Case, device: torch.device, steps: Sequence[int], repeats: i
     return rows
 
 
-def gradient_error(problem: Problem, rival: Rival, eps: float, exact: Sequence[Tensor]) -> float:
+def gradient_error(problem: PoolingProblem, rival: PoolFunction, eps: float, exact: Sequence[Tensor]) -> float:
     """Return how far the worse of the gradients, of features and of prototypes, is from the exact one, relatively."""
     found = problem.solve(rival, eps)[1]
     return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True))
 
 
-def kept_bytes(forward: Callable[[], object]) -> int:
-    """Return the bytes that a forward pass keeps for its backward, each storage counted once."""
-    seen: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()  # held until all is counted, so that no place in memory is used twice
-    del result
-    return sum(seen.values())
-
-
-def find_errors(case: Case, steps: Sequence[int]) -> list[dict[str, Any]]:
+def find_errors(case: PoolingCase, steps: Sequence[int]) -> list[dict[str, Any]]:
     """Return the worst error of a weight after k iterations in float64, in percent of the largest there can be."""
-    problem = made_up_task(case, torch.device("cpu"))
+    problem = make_problem(case, torch.device("cpu"))
     features, prototypes = problem.features.detach().double(), problem.prototypes.detach().double()
     costs = pairwise_distance(clip_norm(features), clip_norm(prototypes)).mT
     n = costs.shape[2]

@@ -11,7 +11,7 @@ from winnow.studies.base import Row, paragraphs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from winnow.studies.iterations_step import Step
+    from winnow.studies.timing import StepTime
 
 TIME, KEPT, STEP = "time, ms", "kept for backward, MB", "training step"
 CONVERGED = 1.0  # percent of a weight
@@ -23,7 +23,7 @@ THEIR_K = 100
 THEIR_STEP = 97.0  # ms, of a batch of 32 with a contrastive loss on an RTX 2080 Ti (section 3.3.2.3)
 
 
-def told(rows: Sequence[Row], errors: Sequence[Row], device: str, step: Step) -> str:
+def told(rows: Sequence[Row], errors: Sequence[Row], device: str, step: StepTime) -> str:
     """Set growth with k, as a share of a training step, and convergence beside what the documents say of both."""
     by_k = {way: {int(row["k"]): row for row in rows if row["way"] == way} for way in ("autodiff", "closed form")}
     auto, closed = by_k.values()
@@ -83,7 +83,7 @@ def _told_root(rows: Sequence[Row], errors: Sequence[Row], closed: Row) -> str:
     )
 
 
-def _told_how(device: str, step: Step, more: Mapping[str, float], overhead: float) -> str:
+def _told_how(device: str, step: StepTime, more: Mapping[str, float], overhead: float) -> str:
     """Say what was timed, on what, and what the documents' own step would make of it."""
     beside = (
         f" Of the documents' own step, {THEIR_STEP:g} ms for a batch of 32 on an RTX 2080 Ti (section 3.3.2.3), these "

@@ -1,4 +1,4 @@
-"""Before a load is measured the service has to have grown to its size."""
+"""A load is measured once the memory of the service is steady."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from winnow.bench.serve import _ROUNDS, Load, _settle
+from benchmarks.serve import _WARM_UP_ROUNDS, Load, _warm_up_until_steady
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,10 @@ def test_it_searches_until_memory_is_steady(
         searches.append(1)
         return Load()
 
-    assert _settle(search, lambda: next(seen)) == settled  # type: ignore[arg-type, return-value]
+    assert _warm_up_until_steady(search, lambda: next(seen)) == settled  # type: ignore[arg-type, return-value]
     assert len(searches) == rounds
 
 
 def test_it_ends_where_memory_never_is_steady() -> None:
     grown = iter(range(0, 100 * 10**7, 10**7))
-    assert _settle(Load, lambda: next(grown)) == _ROUNDS * 10**7
+    assert _warm_up_until_steady(Load, lambda: next(grown)) == _WARM_UP_ROUNDS * 10**7

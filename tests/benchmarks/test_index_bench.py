@@ -1,12 +1,12 @@
-"""The index benchmark: its rows are complete, and what it compares finds the same or nearly so."""
+"""The index benchmark: its rows are complete, and what it compares finds the same neighbors or nearly."""
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.index import jitter, run_index
 from tests.conftest import MakeFolder
 from winnow import Embedder, Index
-from winnow.bench.index import jittered, run_index
 
 
 def test_rows_and_recall(make_folder: MakeFolder, tmp_path):
@@ -16,10 +16,10 @@ def test_rows_and_recall(make_folder: MakeFolder, tmp_path):
     with pytest.warns(UserWarning, match="random weights"):
         model = Embedder.create({**settings, "pooling": "gap", "dim": 8})
     Index.build(model, make_folder(classes=3, images=4), tmp_path / "index")
-    bench = run_index(tmp_path / "index", count=10_000, queries=20, images=5, repeats=1)
-    assert bench.name == "index-index-10000-cpu"
-    assert [row.rival for row in bench.rows] == ["exact", "loop of model calls", "exact", "hnsw", "ivfpq"]
-    recall = {row.rival: row.facts["recall@10"] for row in bench.rows[2:]}
+    benchmark = run_index(tmp_path / "index", count=10_000, queries=20, images=5, repeats=1)
+    assert benchmark.name == "index-index-10000-cpu"
+    assert [row.method for row in benchmark.rows] == ["exact", "loop of model calls", "exact", "hnsw", "ivfpq"]
+    recall = {row.method: row.facts["recall@10"] for row in benchmark.rows[2:]}
     assert recall["exact"] == 1.0
     assert 0.7 < recall["hnsw"] <= 1.0
     assert 0.5 < recall["ivfpq"] <= 1.0
@@ -27,7 +27,7 @@ def test_rows_and_recall(make_folder: MakeFolder, tmp_path):
 
 def test_jitter_is_small_and_of_unit_length():
     vectors = np.eye(4, 16, dtype=np.float32)
-    made = jittered(vectors, 200, seed=0)
+    made = jitter(vectors, 200, seed=0)
     assert np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-6)
     nearest = np.sqrt(((made[:, None] - vectors) ** 2).sum(2)).min(axis=1)
     assert 0.2 < nearest.mean() < 0.4
