@@ -42,7 +42,7 @@ def evaluate(
     gallery: int = typer.Option(0, "--gallery", min=0, help="Adds --count queries in this many references."),
     deep: int = typer.Option(20000, "--deep", min=0, help="Adds this many embeddings in 20 large classes."),
 ) -> None:
-    """Retrieval evaluation: pytorch-metric-learning with faiss, plain torch."""
+    """Retrieval evaluation, against pytorch-metric-learning and plain torch."""
     from benchmarks.evaluate import run_evaluate
 
     _finish(
@@ -60,7 +60,7 @@ def index(
     queries: int = typer.Option(200, "--queries", min=1, help="Searches by vectors that are timed together."),
     images: int = typer.Option(64, "--images", min=1, help="Searches by images that are timed together."),
 ) -> None:
-    """Index search: a loop of model calls, exact against HNSW and IVF-PQ."""
+    """Index search, exact against HNSW, IVF-PQ, and a loop of model calls."""
     from benchmarks.index import run_index
 
     _finish(run_index(folder, count=count, queries=queries, images=images, repeats=repeats, note=_note), out_folder)
@@ -75,7 +75,7 @@ def losses(
     dim: int = typer.Option(128, "--dim", min=1, help="Dimension of an embedding."),
     batch: int = typer.Option(128, "--batch", min=1, help="Number of queries."),
 ) -> None:
-    """Losses with very many classes: pytorch-metric-learning."""
+    """Losses with very many classes, against pytorch-metric-learning."""
     from benchmarks.losses import run_losses
 
     batch = min(batch, classes)
@@ -92,7 +92,7 @@ def pooling(
     batch: list[int] = typer.Option([], "--batch", min=1, help="Images per batch [default: 32; on a GPU 32, 128, 512]"),
     size: list[str] = typer.Option([], "--size", help="Features x dim x prototypes, as 49x128x64; repeatable."),
 ) -> None:
-    """Pooling: average pooling, the 100-step iteration of [GSP], POT."""
+    """GSP against average pooling, the 100-step iteration of [GSP], and POT."""
     from benchmarks.pooling import parse_size, run_pooling
 
     sizes = [parse_size(one) for one in size]
@@ -108,7 +108,7 @@ def serve(
     k: int = typer.Option(10, "--k", min=1, max=100, help="Number of neighbors."),
     other: Path = typer.Option(None, "--other", help="Source folder of another version of winnow to compare."),
 ) -> None:
-    """Search service under load: a plain loop of model calls."""
+    """Search service under load, against a plain loop of model calls."""
     from benchmarks.serve import run_serve
 
     _finish(run_serve(folder, clients=clients, seconds=seconds, k=k, other=other, note=_note), out_folder)
@@ -127,7 +127,7 @@ def train(
     backbone: str = typer.Option("resnet50", "--backbone", help="Network, with random weights."),
     crop: int = typer.Option(227, "--crop", min=16, help="Pixels of the crops."),
 ) -> None:
-    """Training steps: the bare backbone, the eager loop, concurrent runs."""
+    """Training steps, against the bare backbone and the eager loop."""
     from benchmarks.train import run_train
 
     _finish(

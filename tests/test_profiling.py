@@ -70,7 +70,7 @@ def test_kernels_are_summed_by_name_and_divided_by_calls(monkeypatch: pytest.Mon
         event("CPU", "a_kernel", 999.0),
         event("CUDA", "fill", 5.0),
     ]
-    events += [event("CUDA", "b_kernel", 7.0), kernel_event("CUDA", "a_kernel", 10.0)]
+    events += [event("CUDA", "b_kernel", 7.0), event("CUDA", "a_kernel", 10.0)]
 
     class Profile:
         def __init__(self, activities: object) -> None: ...

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import benchmark_results
 import commandline
 import kept
 import parts
@@ -72,16 +74,17 @@ WRITERS: dict[str, Callable[[], str]] = {
     "commands": commandline.commands,
     "contributing": partial(_top_level, "CONTRIBUTING.md"),
     "exits": commandline.exits,
-    "evaluation": partial(kept.figures, "evaluate"),
+    "evaluation": partial(benchmark_results.benchmark, "evaluate"),
     "longcentres": partial(kept.selected, "centre_weights", "steps", "800"),
     "shortcentres": partial(kept.selected, "centre_weights", "steps", "120"),
-    "manyclasses": partial(kept.figures, "losses"),
-    "index": partial(kept.figures, "index"),
-    "pooling": partial(kept.figures, "pooling"),
-    "profile": kept.profile,
+    "manyclasses": partial(benchmark_results.benchmark, "losses"),
+    "index": partial(benchmark_results.benchmark, "index"),
+    "pooling": partial(benchmark_results.benchmark, "pooling"),
+    "profile": benchmark_results.kernels,
     "datasets": parts.datasets,
     "protocols": kept.protocols,
     "reranking": partial(kept.selected, "reranking", "method", "GSP"),
     "studies": studies.overview,
-    "training": partial(kept.figures, "train"),
+    "serving": partial(benchmark_results.benchmark, "serve"),
+    "training": partial(benchmark_results.benchmark, "train"),
 }

@@ -24,6 +24,7 @@ import start
 import yaml
 from fastapi.testclient import TestClient
 
+import benchmarks.__main__
 import winnow.data.emoji
 import winnow.demo.run
 import winnow.serve.run
@@ -44,13 +45,13 @@ SMALLER: dict[str, list[str]] = {
     "tune": [*TINY, "--trials", "2"],
     "protocol": TINY,
     "serve": ["--port", "0"],  # two tests at a time would both want the same
-    "bench evaluate": ["--count", "200", "--deep", "0", "--repeats", "1", "--dim", "8"],
-    "bench index": ["--count", "10000", "--queries", "4", "--images", "2", "--repeats", "1"],
-    "bench losses": ["--classes", "12", "--dim", "8", "--repeats", "1"],
-    "bench pooling": ["--batch", "2", "--size", "9x8x4", "--repeats", "1"],
-    "bench serve": ["--seconds", "0.5", "--clients", "1"],
-    "bench train": ["--backbone", "resnet20", "--crop", "32", "--batch", "8", "--pack", "1", "--steps", "1",
-                    "--repeats", "1"],
+    "benchmarks evaluate": ["--count", "200", "--deep", "0", "--repeats", "1", "--dim", "8"],
+    "benchmarks index": ["--count", "10000", "--queries", "4", "--images", "2", "--repeats", "1"],
+    "benchmarks losses": ["--classes", "12", "--dim", "8", "--repeats", "1"],
+    "benchmarks pooling": ["--batch", "2", "--size", "9x8x4", "--repeats", "1"],
+    "benchmarks serve": ["--seconds", "0.5", "--clients", "1"],
+    "benchmarks train": ["--backbone", "resnet20", "--crop", "16", "--batch", "8", "--jobs", "1", "--steps", "1",
+                         "--repeats", "1"],
 }  # fmt: skip
 """What is added to a command; of what is given twice the last counts."""
 
@@ -140,7 +141,9 @@ def call_start(words: list[str]) -> int:
 
 
 def call_python(words: list[str]) -> int:
-    """Run a script that the page has told to write, and that takes the words of winnow's command line."""
+    """Run a benchmark, or a script that the page wrote and that takes the arguments of winnow's command line."""
+    if words[:2] == ["-m", "benchmarks"]:
+        return ended(benchmarks.__main__.main, smaller(words[1:]))
     return ended(lambda: runpy.run_path(words[0], run_name="__main__"), [words[0], *smaller(words[1:])])
 
 
