@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from winnow.cli.help import Command, Group
 from winnow.errors import WinnowError
 
 if TYPE_CHECKING:
@@ -16,31 +17,32 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="python -m benchmarks",
     help="Time winnow against baselines in the same process, and save the measurements as JSON.",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_OUT = typer.Option(Path("results/bench"), "-o", "--out", help="Folder of the JSON file.")
-_DEVICE = typer.Option("auto", "--device", help="auto, cpu, or cuda.")
-_INDEX = typer.Argument(..., metavar="INDEX", help="Index written by `winnow index`.")
+_OUT = typer.Option(Path("results/bench"), "-o", "--out", metavar="DIR", help="Folder of the JSON file")
+_DEVICE = typer.Option("auto", "--device", help="auto, cpu, or cuda")
+_INDEX = typer.Argument(..., metavar="INDEX", help="Index written by `winnow index`")
 
 
 def _repeats(default: int) -> int:
-    option: int = typer.Option(default, "--repeats", min=1, help="Runs of every method; the table shows the median.")
+    option: int = typer.Option(default, "--repeats", min=1, help="Runs of every method; the table shows the median")
     return option
 
 
-@app.command()
+@app.command(cls=Command)
 def evaluate(
     out_folder: Path = _OUT,
     device: str = _DEVICE,
     repeats: int = _repeats(3),
-    count: int = typer.Option(60502, "--count", min=10, help="Number of embeddings, in classes of about 5."),
-    dim: list[int] = typer.Option([128, 512], "--dim", min=1, help="Dimension; repeat for several."),
-    gallery: int = typer.Option(0, "--gallery", min=0, help="Adds --count queries in this many references."),
-    deep: int = typer.Option(20000, "--deep", min=0, help="Adds this many embeddings in 20 large classes."),
+    count: int = typer.Option(60502, "--count", min=10, help="Number of embeddings, in classes of about 5"),
+    dim: list[int] = typer.Option([128, 512], "--dim", min=1, help="Dimension; repeat for several"),
+    gallery: int = typer.Option(0, "--gallery", min=0, help="Adds --count queries in this many references"),
+    deep: int = typer.Option(20000, "--deep", min=0, help="Adds this many embeddings in 20 large classes"),
 ) -> None:
     """Retrieval evaluation, against pytorch-metric-learning and plain torch."""
     from benchmarks.evaluate import run_evaluate
@@ -51,14 +53,14 @@ def evaluate(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def index(
     folder: Path = _INDEX,
     out_folder: Path = _OUT,
     repeats: int = _repeats(3),
-    count: int = typer.Option(100_000, "--count", min=10_000, help="Vectors, jittered from those of the index."),
-    queries: int = typer.Option(200, "--queries", min=1, help="Searches by vectors that are timed together."),
-    images: int = typer.Option(64, "--images", min=1, help="Searches by images that are timed together."),
+    count: int = typer.Option(100_000, "--count", min=10_000, help="Vectors, jittered from those of the index"),
+    queries: int = typer.Option(200, "--queries", min=1, help="Searches by vectors that are timed together"),
+    images: int = typer.Option(64, "--images", min=1, help="Searches by images that are timed together"),
 ) -> None:
     """Index search, exact against HNSW, IVF-PQ, and a loop of model calls."""
     from benchmarks.index import run_index
@@ -66,14 +68,14 @@ def index(
     _finish(run_index(folder, count=count, queries=queries, images=images, repeats=repeats, note=_note), out_folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def losses(
     out_folder: Path = _OUT,
     device: str = _DEVICE,
     repeats: int = _repeats(10),
-    classes: int = typer.Option(11318, "--classes", min=2, help="Number of classes, each with a proxy."),
-    dim: int = typer.Option(128, "--dim", min=1, help="Dimension of an embedding."),
-    batch: int = typer.Option(128, "--batch", min=1, help="Number of queries."),
+    classes: int = typer.Option(11318, "--classes", min=2, help="Number of classes, each with a proxy"),
+    dim: int = typer.Option(128, "--dim", min=1, help="Dimension of an embedding"),
+    batch: int = typer.Option(128, "--batch", min=1, help="Number of queries"),
 ) -> None:
     """Losses with very many classes, against pytorch-metric-learning."""
     from benchmarks.losses import run_losses
@@ -84,13 +86,13 @@ def losses(
     )  # fmt: skip
 
 
-@app.command()
+@app.command(cls=Command)
 def pooling(
     out_folder: Path = _OUT,
     device: str = _DEVICE,
     repeats: int = _repeats(15),
     batch: list[int] = typer.Option([], "--batch", min=1, help="Images per batch [default: 32; on a GPU 32, 128, 512]"),
-    size: list[str] = typer.Option([], "--size", help="Features x dim x prototypes, as 49x128x64; repeatable."),
+    size: list[str] = typer.Option([], "--size", help="Features x dim x prototypes, as 49x128x64; repeatable"),
 ) -> None:
     """GSP against average pooling, the 100-step iteration of [GSP], and POT."""
     from benchmarks.pooling import parse_size, run_pooling
@@ -99,14 +101,14 @@ def pooling(
     _finish(run_pooling(device=device, batches=batch, sizes=sizes, repeats=repeats, note=_note), out_folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def serve(
     folder: Path = _INDEX,
     out_folder: Path = _OUT,
-    clients: list[int] = typer.Option([1, 16], "--clients", min=1, help="Concurrent clients; repeat for several."),
-    seconds: float = typer.Option(60, "--seconds", min=0.5, help="Duration for each number of clients."),
-    k: int = typer.Option(10, "--k", min=1, max=100, help="Number of neighbors."),
-    other: Path = typer.Option(None, "--other", help="Source folder of another version of winnow to compare."),
+    clients: list[int] = typer.Option([1, 16], "--clients", min=1, help="Concurrent clients; repeat for several"),
+    seconds: float = typer.Option(60, "--seconds", min=0.5, help="Duration for each number of clients"),
+    k: int = typer.Option(10, "--k", min=1, max=100, help="Number of neighbors"),
+    other: Path = typer.Option(None, "--other", help="Source folder of another version of winnow to compare"),
 ) -> None:
     """Search service under load, against a plain loop of model calls."""
     from benchmarks.serve import run_serve
@@ -114,18 +116,20 @@ def serve(
     _finish(run_serve(folder, clients=clients, seconds=seconds, k=k, other=other, note=_note), out_folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
     out_folder: Path = _OUT,
     device: str = _DEVICE,
     repeats: int = _repeats(5),
-    steps: int = typer.Option(20, "--steps", min=1, help="Training steps in one run."),
-    batch: list[int] = typer.Option([32, 112], "--batch", min=8, max=112, help="Batch size, a multiple of 4."),
-    jobs: list[int] = typer.Option([1, 2, 4, 8], "-j", "--jobs", "--pack", min=1, help="Concurrent runs; repeatable."),
-    precision: str = typer.Option("32-true", "--precision", help="As train.precision."),
-    compiled: bool = typer.Option(False, "--compile", help="Adds a compiled backbone; takes minutes."),
-    backbone: str = typer.Option("resnet50", "--backbone", help="Network, with random weights."),
-    crop: int = typer.Option(227, "--crop", min=16, help="Pixels of the crops."),
+    steps: int = typer.Option(20, "--steps", min=1, help="Training steps in one run"),
+    batch: list[int] = typer.Option([32, 112], "--batch", min=8, max=112, help="Multiple of 4 [default: 32, 112]"),
+    jobs: list[int] = typer.Option(
+        [1, 2, 4, 8], "-j", "--jobs", "--pack", min=1, help="Runs at a time [default: 1, 2, 4, 8]"
+    ),
+    precision: str = typer.Option("32-true", "--precision", help="As train.precision"),
+    compiled: bool = typer.Option(False, "--compile", help="Adds a compiled backbone; takes minutes"),
+    backbone: str = typer.Option("resnet50", "--backbone", help="Network, with random weights"),
+    crop: int = typer.Option(227, "--crop", min=16, help="Pixels of the crops"),
 ) -> None:
     """Training steps, against the bare backbone and the eager loop."""
     from benchmarks.train import run_train
@@ -140,7 +144,7 @@ def train(
 
 
 @app.callback(invoke_without_command=True)
-def _main(listed: bool = typer.Option(False, "--list", help="List the benchmarks and exit.")) -> None:
+def _main(listed: bool = typer.Option(False, "--list", help="List the benchmarks")) -> None:
     if listed:
         for command in app.registered_commands:
             assert command.callback is not None, "each command is a function"

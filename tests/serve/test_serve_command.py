@@ -1,4 +1,4 @@
-"""`winnow serve` and `the load benchmark` as commands."""
+"""`winnow serve` as a command, under load."""
 
 import builtins
 import socket
@@ -46,7 +46,7 @@ def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pyte
 
     monkeypatch.setattr(load, "serving", nowhere)
     monkeypatch.setattr(load, "resident_bytes", lambda address: None)
-    with pytest.raises(WinnowError, match="requests failed. First failure: ConnectionRefused"):
+    with pytest.raises(WinnowError, match=r"requests failed\. First failure: ConnectionRefused"):
         run_serve(index.path, clients=[1], seconds=0.5)
 
 
