@@ -13,9 +13,7 @@ import glob
 import json
 from pathlib import Path
 
-from winnow.report import Method, MethodRun, markdown_table, save, training_curves
-from winnow.report.comparison import Comparison
-from winnow.report.numbers import evidence
+from winnow.report import Comparison, Method, MethodRun, evidence, markdown_table, save, training_curves
 
 
 def read_runs(pattern: str) -> list[tuple[dict, list[dict]]]:
@@ -61,7 +59,10 @@ def main() -> None:
             f"| {record['method']} | {record['seed']} | {cells} | {record['best_step']} | {record['steps']} "
             f"| {record['seconds']['training']:.0f} |"
         )
-    lines += ["", f"Untrained backbone, average pooling: MAP@R {100 * first['untrained']['test']['MAP@R']:.2f}."]
+    lines += [
+        "",
+        f"Pretrained backbone, GAP, no training: MAP@R {100 * first['untrained']['test']['MAP@R']:.2f}.",
+    ]
     lines += ["", f"Commands, configs and machine: {words.out.name}.json. Commit {first['commit']}."]
     lines += ["", words.note] if words.note else []
     words.out.parent.mkdir(parents=True, exist_ok=True)

@@ -51,13 +51,13 @@ def test_searching_needs_no_training_code(package):
 
 def test_our_own_settings_use_present_names():
     code = (
-        "from winnow.demo.settings import METHODS, method_config\n"
+        "from winnow.demo import METHODS\n"
         "from winnow.protocols import find_backbone, find_protocol, find_set\n"
         "from winnow.protocols.methods import method_words\n"
         "from winnow.registry import RENAMED_KEYS\n"
         "from winnow.training import load_config\n"
-        "for _, _, changes in METHODS:\n"
-        "    method_config(changes, seed=0, steps=1)\n"
+        "for method in METHODS:\n"
+        "    method.config(seed=0, steps=1)\n"
         "for protocol in ('fair', 'conventional'):\n"
         "    for name in ('cub200', 'sop'):\n"
         "        for method in ('c1+xbm+gsp', 'c2+ccp', 'ms+gsp', 'softtriple', 'pnca', 'pa'):\n"

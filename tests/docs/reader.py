@@ -26,7 +26,7 @@ from fastapi.testclient import TestClient
 
 import benchmarks.__main__
 import winnow.data.emoji
-import winnow.demo.run
+import winnow.demo
 import winnow.serve.run
 import winnow.training.build
 import winnow.training.run
@@ -212,6 +212,6 @@ def small_emoji(**settings: Any) -> Splits:
 
 def in_small(patch: pytest.MonkeyPatch) -> None:
     """Have commands see little, and a service end by itself."""
-    for module in (winnow.demo.run, winnow.training.build, winnow.training.run, winnow.data.emoji):
+    for module in (winnow.demo, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
     patch.setattr(winnow.serve.run, "serve", look_at_the_service)

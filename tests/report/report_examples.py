@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from winnow.report import Comparison, HeatMap, Method, MethodRun, Neighbour, Prototype, Query
+from winnow.report import Comparison, HeatMap, Method, MethodRun, Neighbor, Prototype, Query
 
 
 def history(best: float, steps: int = 4) -> list[dict[str, Any]]:
@@ -45,14 +45,15 @@ def full(gap: list[float] | None = None, gsp: list[float] | None = None, hostile
     """Make a comparison in which there is something of everything; `hostile` is part of every text."""
     average = method(f"average pooling{hostile}", gap or [0.10, 0.13, 0.11], f"The mean.{hostile}")
     pooled = method(f"GSP{hostile}", gsp or [0.20, 0.26, 0.25], f"Keeps what matters.{hostile}")
-    found = [Neighbour(picture(k), k % 2 == 0, 0.1 * k, f"thing {k}{hostile}") for k in range(4)]
+    found = [Neighbor(picture(k), k % 2 == 0, 0.1 * k, f"thing {k}{hostile}") for k in range(4)]
     names = average.name, pooled.name
     flat = np.full((6, 8), 1 / 48)
     return Comparison(
         title=f"A comparison{hostile}",
         summary=f"What it is about.{hostile}\n\nAnd more.",
+        tuning=f"Tuned on validation classes.{hostile}",
         methods=[average, pooled],
-        baseline=(f"untrained{hostile}", {"MAP@R": 0.02, "P@1": 0.05, "P@R": 0.03}),
+        baseline=(f"pretrained{hostile}", {"MAP@R": 0.02, "P@1": 0.05, "P@R": 0.03}),
         queries=[Query(picture(9), f"query{hostile}", dict.fromkeys(names, found))],
         heatmaps=[HeatMap(picture(5), f"image{hostile}", {names[0]: flat, names[1]: peaked()})],
         prototypes=[Prototype(3, 0.125, [picture(k) for k in range(5)]), Prototype(4, 0.05, [picture(7)])],

@@ -110,7 +110,7 @@ def test_table_and_counts() -> None:
     ]
     lines = claims_table(claims).splitlines()
     assert lines[0] == "| claim | source | ours [95% interval] | n | verdict |"
-    assert lines[2] == "| GSP is higher | [Thesis], Fig. 5.8 | +2.00 [+1.50, +2.50] | 3 | Reproduced |"
+    assert lines[2] == "| GSP is higher | [Thesis], Fig. 5.8 | +2.00 [1.50, 2.50] | 3 | Reproduced |"
     assert count_verdicts(claims)[Verdict.REPRODUCED] == 1
     assert sum(count_verdicts(claims).values()) == 2
 

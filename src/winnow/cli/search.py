@@ -38,9 +38,9 @@ def search(
     if as_json:
         print(json.dumps([{"query": name, "neighbours": listed(index, hits, row)} for row, name in enumerate(images)]))
     elif page is not None:
-        from winnow.report.found import write_found
+        from winnow.report.pages import write_search_page
 
-        write_found(page, index, images, own, hits, note=f"re-ranked: {rerank}" if rerank else "")
+        write_search_page(page, index, images, own, hits, note=f"re-ranked: {rerank}" if rerank else "")
         echo(f"page: {page}")
     else:
         for row, name in enumerate(images):

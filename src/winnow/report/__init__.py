@@ -1,23 +1,57 @@
-"""Figures, galleries, heat maps and the self-contained HTML page."""
+"""Figures, heat maps, tables, claims with verdicts, and self-contained HTML pages."""
 
-from winnow.report.comparison import write_comparison
-from winnow.report.content import Comparison, HeatMap, Method, MethodRun, Neighbour, Prototype, Query
-from winnow.report.figures import metric_bars, problem_curves, run_curves, training_curves
+from winnow.report.claims import CheckedClaim, Estimate, Verdict, claims_table, estimate, verdict
+from winnow.report.comparison import (
+    Comparison,
+    HeatMap,
+    Method,
+    MethodRun,
+    Neighbor,
+    Prototype,
+    Query,
+    comparison_table,
+    evidence,
+    headline,
+    markdown_report,
+    markdown_table,
+)
+from winnow.report.figures import (
+    contour_figure,
+    importance_figure,
+    metric_bars,
+    problem_curves,
+    run_curves,
+    training_curves,
+)
 from winnow.report.heatmaps import overlay, save_explanation
-from winnow.report.numbers import comparison_table, headline, markdown_table, write_csv
-from winnow.report.style import save, svg
+from winnow.report.pages import write_comparison, write_search_page
+from winnow.report.style import method_color, method_colors, save, svg
+from winnow.report.tables import Column, Styled, to_csv, to_latex, to_markdown
 
 __all__ = [
+    "CheckedClaim",
+    "Column",
     "Comparison",
+    "Estimate",
     "HeatMap",
     "Method",
     "MethodRun",
-    "Neighbour",
+    "Neighbor",
     "Prototype",
     "Query",
+    "Styled",
+    "Verdict",
+    "claims_table",
     "comparison_table",
+    "contour_figure",
+    "estimate",
+    "evidence",
     "headline",
+    "importance_figure",
+    "markdown_report",
     "markdown_table",
+    "method_color",
+    "method_colors",
     "metric_bars",
     "overlay",
     "problem_curves",
@@ -25,7 +59,11 @@ __all__ = [
     "save",
     "save_explanation",
     "svg",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
     "training_curves",
+    "verdict",
     "write_comparison",
-    "write_csv",
+    "write_search_page",
 ]

@@ -158,7 +158,8 @@ def format_points(value: float, digits: int = 2) -> str:
 
 
 def format_interval(one: Estimate, digits: int = 2) -> str:
-    """Return a 95% interval in brackets; empty without one, and where nothing is random."""
+    """Return a 95% interval: [−1.28, 2.04]; empty without one, and where nothing is random."""
     if one.low is None or one.high is None or one.n is None:
         return ""
-    return f"[{format_points(one.low, digits)}, {format_points(one.high, digits)}]"
+    low, high = (format_points(value, digits).removeprefix("+") for value in (one.low, one.high))
+    return f"[{low}, {high}]"

@@ -1,9 +1,10 @@
-"""The page: self-contained, escaped, complete, the same every time."""
+"""Pages: self-contained, escaped, complete, the same every time, and readable on a narrow screen."""
 
 import base64
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from report_examples import full, history, method, peaked, picture
+from report_examples import full, method, peaked, picture
 
-from winnow.errors import DataError
+from winnow.index import Entry, Hits
 from winnow.report import Comparison, HeatMap, Method, MethodRun, Prototype, Query, write_comparison
-from winnow.report.page import balanced, data_uri, text, tree
+from winnow.report.pages import balanced_columns, data_uri, flatten, write_search_page
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -86,7 +87,7 @@ def test_every_image_travels_in_the_page_and_says_what_it_shows(tmp_path):
     assert len(figures) == 2
     assert all(figure["alt"].strip() for figure in figures)
     images = [image for image in page.all("img") if image not in figures]
-    # Examples 3, the query, 2 x 4 neighbours, heat maps 1 + 2, patches 5 + 1.
+    # Examples 3, the query, 2 x 4 neighbors, heat maps 1 + 2, patches 5 + 1.
     assert len(images) == 3 + 1 + 8 + 3 + 6
     for image in images:
         assert image["alt"].strip()
@@ -122,16 +123,18 @@ def test_hostile_texts_stay_texts(tmp_path, hostile):
     assert any(hostile in image["alt"] for image in attacked.all("img"))
 
 
-def test_right_and_wrong_differ_by_more_than_colour(tmp_path):
+def test_relevance_is_shown_by_more_than_color(tmp_path):
     source = written(tmp_path, full())
-    neighbours = re.findall(r'<li class="(neighbour[^"]*)">(.*?)</li>', source, flags=re.DOTALL)
-    assert len(neighbours) == 8
-    for number, (classes, inside) in enumerate(neighbours):
-        right = number % 4 % 2 == 0
-        assert ("✓" in inside) == right
-        assert ("✗" in inside) == (classes == "neighbour wrong") == (not right)
-        assert f'alt="{"right" if right else "wrong"}: thing {number % 4}, distance 0.{number % 4}0"' in inside
-    assert source.count("2 of 4 right") == 2
+    neighbors = re.findall(r'<li class="(neighbor[^"]*)">(.*?)</li>', source, flags=re.DOTALL)
+    assert len(neighbors) == 8
+    for number, (classes, inside) in enumerate(neighbors):
+        rank, relevant = number % 4, number % 2 == 0
+        assert ("✓" in inside) == relevant
+        assert ("✗" in inside) == (classes == "neighbor wrong") == (not relevant)
+        (alt,) = re.findall(r'alt="([^"]*)"', inside)
+        assert alt.startswith("not ") == (not relevant)
+        assert f"thing {rank}, rank {rank + 1}, distance 0.{rank}0" in alt
+    assert source.count("2 of 4 relevant") == 2
 
 
 def test_a_uniform_pooling_is_shown_once(tmp_path):
@@ -148,22 +151,24 @@ def test_a_uniform_pooling_is_shown_once(tmp_path):
     assert all(f"at most {times:.1f} times" in alt for alt in alts if alt.startswith("GSP over"))
 
 
-def test_it_says_everything(tmp_path):
+def test_all_content_is_on_the_page(tmp_path):
     page = Page(written(tmp_path, full()))
-    for words in (
-        "A comparison", "What it is about.", "And more.", "average pooling", "Keeps what matters.", "untrained",
-        "12.5\N{NO-BREAK SPACE}% of the weight", "Prototype 3", "pooling.mu", "0.3", "[0, 1, 2]", "winnow demo",
-        "machine.cores", "3\N{NO-BREAK SPACE}seeds,\N{NO-BREAK SPACE}41\N{NO-BREAK SPACE}s\N{NO-BREAK SPACE}each.",
+    for text in (
+        "A comparison", "What it is about.", "And more.", "Keeps what matters.", "Tuned on validation classes.",
+        "pretrained", "23.67 ± 3.21", "+12.33 [7.16, 17.50]", "12.5% of the weight", "Prototype 3", "pooling.mu", "0.3",
+        "[0, 1, 2]", "winnow demo", "machine.cores",
     ):  # fmt: skip
-        plain = " ".join(words.split("\N{NO-BREAK SPACE}"))
-        assert plain in page.said, words
+        assert text in page.said, text
     assert page.all("details")
+    bars, curves = (image["alt"] for image in page.all("img") if image["src"].startswith("data:image/svg"))
+    assert "average pooling 11.3%, GSP 23.7%" in bars
+    assert "average pooling 11.3%, GSP 23.7%" in curves  # the last validation of the examples is their result
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_bare_comparison_has_no_empty_sections(tmp_path, count):
     page = Page(written(tmp_path, Comparison("t", "s", [method("GSP", [0.2, 0.3, 0.1][:count])])))
-    assert [one["id"] for one in page.all("section")] == ["task", "numbers"]
+    assert [one["id"] for one in page.all("section")] == ["task", "results"]
     assert len(page.all("nav")) == 1
     assert len(page.all("a")) == 2
     assert len(page.all("img")) == 2
@@ -178,14 +183,14 @@ def test_runs_without_history_have_no_curves(tmp_path):
     assert len(page.all("img")) == 1
 
 
-def test_queries_without_neighbours_and_prototypes_without_share(tmp_path):
+def test_queries_without_neighbors_and_prototypes_without_weight(tmp_path):
     comparison = Comparison(
         "t", "", full().methods, queries=[Query(picture(1), "lonely", {"GSP": []})],
         prototypes=[Prototype(0, 0.0, [])],
     )  # fmt: skip
     page = Page(written(tmp_path, comparison))
-    assert "0 of 0 right" in page.said
-    assert "0.0 % of the weight" in page.said
+    assert "0 of 0 relevant" in page.said
+    assert "0.0% of the weight" in page.said
 
 
 def test_the_same_comparison_gives_the_same_bytes(tmp_path):
@@ -206,32 +211,53 @@ def test_large_images_are_made_smaller_and_keep_their_shape():
     assert clear.convert("RGBA").getpixel((4, 4))[3] == 0
 
 
-def test_nested_settings_are_named_by_their_way():
-    said = tree({"a": {"b": {"c": 1}, "d": None}, "e": {}, "f": [1, 2]})
-    pairs = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", said)
+def test_nested_settings_have_names_with_dots():
+    pairs = list(flatten({"a": {"b": {"c": 1}, "d": None}, "e": {}, "f": [1, 2]}))
     assert pairs == [("a.b.c", "1"), ("a.d", "–"), ("e", "–"), ("f", "[1, 2]")]
 
 
-def test_text_escapes_and_keeps_per_cent_with_its_number():
-    assert text('<b>"5 %" & more') == "&lt;b&gt;&quot;5&nbsp;%&quot; &amp; more"
-
-
 def test_columns_are_balanced():
-    assert [balanced(count, 4) for count in (0, 1, 4, 5, 6, 8, 9, 10)] == [1, 1, 4, 3, 3, 4, 3, 4]
+    assert [balanced_columns(count, 4) for count in (0, 1, 4, 5, 6, 8, 9, 10)] == [1, 1, 4, 3, 3, 4, 3, 4]
 
 
-def test_mistakes_have_a_sentence():
-    run = MethodRun(0, {"MAP@R": 0.1}, history(0.1), 1.0)
-    with pytest.raises(DataError, match="at least one method"):
-        Comparison("t", "s", [])
-    with pytest.raises(DataError, match="same name: GSP, GSP"):
-        Comparison("t", "s", [Method("GSP", "m", [run]), Method("GSP", "m", [run])])
-    with pytest.raises(DataError, match="'GSP' has no run"):
-        Method("GSP", "m", [])
-    with pytest.raises(DataError, match="same seed"):
-        Method("GSP", "m", [run, run])
-    with pytest.raises(DataError, match="seed 4 lacks the metric MAP@R"):
-        Method("GSP", "m", [MethodRun(4, {"P@1": 0.1}, [], 1.0)])
+def searched(folder: Path, label: str, query: str) -> Path:
+    """Write the page of two queries: a file, and an entry of the index that finds another class and its own."""
+    stored = io.BytesIO()
+    picture(0).save(stored, "JPEG")
+    labels = [label, label, "other", None]
+    entries = [Entry(k, f"/photos/{one}/{k}.jpg", one, "", stored.getvalue()) for k, one in enumerate(labels)]
+
+    class Stored:
+        path = Path("photos.index")
+
+        def __len__(self) -> int:
+            return len(entries)
+
+        def entry(self, number: int) -> Entry:
+            return entries[number]
+
+    picture(1).save(folder / query)
+    ids, distances = np.array([[0, 2, 3, -1], [1, 2, 3, -1]]), np.array([[0.1, 0.5, 0.7, np.inf]] * 2)
+    path = folder / "found.html"
+    write_search_page(
+        path, Stored(), [str(folder / query), label], [None, 0], Hits(ids, distances), note="re-ranked: aqe"
+    )
+    return path
+
+
+def test_a_search_page_shows_queries_and_neighbors(tmp_path):
+    hostile = "<script>alert(1)</script>"
+    source = searched(tmp_path, hostile, "query.png").read_text()
+    page = Page(source)
+    assert page.nested
+    assert not page.all("script")
+    assert page.said.count(hostile) == 2
+    assert "re-ranked: aqe" in page.said
+    classes = re.findall(r'<li class="(neighbor[^"]*)">', source)
+    # The class of a file is unknown; an entry has a class, and so have two of its neighbors.
+    assert classes == ["neighbor plain"] * 3 + ["neighbor", "neighbor wrong", "neighbor plain"]
+    assert all(image["alt"] and image["src"].startswith("data:") for image in page.all("img"))
+    assert len(page.all("img")) == 2 + 6
 
 
 def test_importing_the_report_does_not_import_matplotlib():
@@ -242,3 +268,30 @@ def test_importing_the_report_does_not_import_matplotlib():
         ).returncode
         == 0
     )
+
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: no browser tests")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+def test_pages_fit_narrow_screens_and_long_names_stay_next_to_their_picture(tmp_path):
+    name = "043.Yellow_bellied_Flycatcher_of_the_eastern_woods"
+    found = searched(tmp_path, name, f"{name}_0001_795488.png")
+    written(tmp_path, full(hostile=" (projected map, 512-D)"))
+    flags = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        for width in (390, 1280):
+            tab = browser.new_page(viewport={"width": width, "height": 800})
+            for path in (found, tmp_path / "new folder" / "report.html"):
+                tab.goto(path.as_uri())
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            tab.goto(found.as_uri())
+            wide = tab.locator("figure, .neighbor").evaluate_all(
+                "all => all.map(one => one.scrollWidth - one.clientWidth)"
+            )
+            assert len(wide) == 2 + 6
+            assert max(wide) <= 6  # by as much the mark stands out
+            tab.close()
+        browser.close()
