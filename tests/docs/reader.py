@@ -27,7 +27,7 @@ from fastapi.testclient import TestClient
 import benchmarks.__main__
 import winnow.data.emoji
 import winnow.demo
-import winnow.serve.run
+import winnow.serve.app
 import winnow.training.build
 import winnow.training.run
 from tests.docs.blocks import ROOT, Block, words_of
@@ -192,9 +192,9 @@ def ended(work: Callable[[], object], words: list[str]) -> int:
     return 0
 
 
-def look_at_the_service(index: Any, listening: Any, host: str, *, limits: Any, token: str | None) -> None:
-    """Stand in for `winnow.serve.run.serve`, which ends with Ctrl-C: ask for the page and for a search, and leave."""
-    listening.close()
+def look_at_the_service(index: Any, listener: Any, host: str, *, limits: Any, token: str | None) -> None:
+    """Stand in for `winnow.serve.app.serve`, which ends with Ctrl-C: ask for the page and for a search, and leave."""
+    listener.close()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with TestClient(create_app(index, limits=limits, token=token), headers=headers) as client:
         assert "winnow" in client.get("/").text
@@ -214,4 +214,4 @@ def in_small(patch: pytest.MonkeyPatch) -> None:
     """Have commands see little, and a service end by itself."""
     for module in (winnow.demo, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
-    patch.setattr(winnow.serve.run, "serve", look_at_the_service)
+    patch.setattr(winnow.serve.app, "serve", look_at_the_service)

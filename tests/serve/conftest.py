@@ -1,4 +1,4 @@
-"""A small index to serve: colours with noise, seen by a network with random weights whose prototypes are set."""
+"""A small index: colors with noise, encoded by a network with random weights and initialized prototypes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def index(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.fixture(scope="module")
 def client(index: Index) -> Iterator[TestClient]:
-    with TestClient(create_app(index, limits=Limits(upload_bytes=200_000, pixels=1_000_000))) as client:
+    with TestClient(create_app(index, limits=Limits(max_upload_bytes=200_000, max_pixels=1_000_000))) as client:
         yield client
 
 

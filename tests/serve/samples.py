@@ -1,8 +1,9 @@
-"""Small models and pictures to serve."""
+"""Small models and images to serve."""
 
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ from PIL import Image
 from winnow import Embedder
 from winnow.index import Index
 from winnow.serve import create_app
-from winnow.serve.guard import LOOPBACK
-from winnow.serve.run import address_of, bind
+from winnow.serve.app import base_url, bind
+from winnow.serve.middleware import LOOPBACK
 
 CLASSES, IMAGES = 5, 4
 
@@ -42,14 +43,14 @@ def tiny_model(pooling: str = "gsp", **settings: object) -> Embedder:
 
 
 def make_photos(root: Path, size: tuple[int, int] = (60, 48)) -> Path:
-    """Make a folder of class folders; each class has a colour, each image its own noise."""
+    """Make a folder of class folders; each class has a color, each image its own noise."""
     rng = np.random.default_rng(0)
     for label in range(CLASSES):
         folder = root / f"class_{label}"
         folder.mkdir(parents=True)
-        colour = rng.integers(30, 220, 3)
+        color = rng.integers(30, 220, 3)
         for number in range(IMAGES):
-            pixels = np.clip(colour + rng.normal(0, 40, (size[1], size[0], 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(color + rng.normal(0, 40, (size[1], size[0], 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
     return root
 
@@ -60,21 +61,29 @@ def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
     return buffer.getvalue()
 
 
+def resident_bytes() -> int:
+    """Return the memory of this process in RAM; 0 where the system does not report it."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 @contextmanager
 def served(index: Index, **settings: Any) -> Iterator[str]:
-    """Run the service in a thread, on a port of its own."""
+    """Run the service in a thread, on a free port."""
     import uvicorn
 
-    listening = bind("127.0.0.1", 0)
+    listener = bind("127.0.0.1", 0)
     app = create_app(index, hosts=LOOPBACK, **settings)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         while not server.started:
             time.sleep(0.01)
-        yield address_of(listening, "127.0.0.1")
+        yield base_url(listener, "127.0.0.1")
     finally:
         server.should_exit = True
         thread.join()
-        listening.close()
+        listener.close()

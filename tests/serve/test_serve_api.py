@@ -1,7 +1,9 @@
-"""The service over HTTP: what it finds, what it shows, what it tells about itself."""
+"""The HTTP API: neighbors, pooling weights, prototypes, metrics, and batching."""
 
 import asyncio
 import io
+import re
+import sys
 import time
 from pathlib import Path
 
@@ -33,11 +35,18 @@ def test_an_indexed_image_finds_itself_and_what_the_index_finds(client: TestClie
     assert found[0]["label"] == "class_2"
 
 
-def test_nothing_tells_where_files_are(client: TestClient, photos: Path, photo: bytes) -> None:
+def test_every_app_has_its_own_metrics(client: TestClient, index: Index) -> None:
+    client.get("/health")
+    with TestClient(create_app(index)) as other:
+        assert "winnow_requests_total{" not in other.get("/metrics").text
+        assert 'winnow_requests_total{method="GET",route="/metrics",status="200"} 1.0' in other.get("/metrics").text
+
+
+def test_no_response_contains_a_path_of_this_machine(client: TestClient, photos: Path, photo: bytes) -> None:
     assert str(photos) not in client.post("/api/search", params={"k": 20}, content=photo).text
 
 
-def test_every_type_of_image_is_taken(client: TestClient, photo: bytes) -> None:
+def test_every_image_type_is_accepted(client: TestClient, photo: bytes) -> None:
     image = Image.open(io.BytesIO(photo)).convert("RGB")
     for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP"):
         assert client.post("/api/search", content=encoded(image, kind)).status_code == 200, kind
@@ -65,7 +74,7 @@ def test_weights_are_those_of_gsp_for_the_mu_and_eps_given(client: TestClient, i
     np.testing.assert_allclose(again["query"]["heat_map"]["values"], own.weights[0] * local.shape[1], atol=2e-3)
 
 
-def test_the_box_is_the_part_of_the_image_that_the_model_is_shown(client: TestClient) -> None:
+def test_the_box_is_the_region_of_the_image_that_enters_the_network(client: TestClient) -> None:
     """A 120 x 40 image is resized to 120 x 40 here (short side 40), and the crop is its middle 32 x 32."""
     answer = client.post("/api/search", content=encoded(Image.new("RGB", (120, 40), "red"))).json()
     box = answer["query"]["heat_map"]["box"]
@@ -98,7 +107,7 @@ def test_weights_of_indexed_images_follow_mu_and_eps(client: TestClient, index: 
     np.testing.assert_allclose(even[0]["heat_map"]["values"], 1, atol=1e-3)
 
 
-def test_a_changed_file_is_seen_by_its_thumbnail(tmp_path: Path) -> None:
+def test_the_thumbnail_of_a_changed_file_is_encoded(tmp_path: Path) -> None:
     file = tmp_path / "photos" / "a" / "0.png"
     file.parent.mkdir(parents=True)
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(file)
@@ -128,10 +137,10 @@ def waited(client: TestClient) -> dict:
         if answer["looked_at"] == answer["of"]:
             return answer
         time.sleep(0.05)
-    raise AssertionError("the prototypes never got ready")
+    raise AssertionError("the sample was not encoded within 5 s")
 
 
-def test_prototypes_like_what_has_most_of_them(client: TestClient, index: Index) -> None:
+def test_prototypes_list_the_images_with_their_largest_attributes(client: TestClient, index: Index) -> None:
     answer = waited(client)
     images = [read_image(index.entry(int(number)).path) for number in index.ids]
     with torch.inference_mode():
@@ -141,12 +150,12 @@ def test_prototypes_like_what_has_most_of_them(client: TestClient, index: Index)
     shares = [one["share"] for one in answer["prototypes"]]
     np.testing.assert_allclose(shares, attributes.mean(dim=0), atol=1e-5)
     for one in answer["prototypes"]:
-        taste = client.get(f"/api/prototypes/{one['prototype']}", params={"k": 4}).json()
+        best_matches = client.get(f"/api/prototypes/{one['prototype']}", params={"k": 4}).json()
         best = attributes[:, one["prototype"]].sort(descending=True)
-        np.testing.assert_allclose([liked["attribute"] for liked in taste["images"]], best.values[:4], atol=1e-5)
-        assert [liked["id"] for liked in taste["images"]] == one["best"]
-        for liked in taste["images"]:
-            assert np.mean(liked["heat_map"]["values"]) == pytest.approx(1, abs=1e-2)
+        np.testing.assert_allclose([match["attribute"] for match in best_matches["images"]], best.values[:4], atol=1e-5)
+        assert [match["id"] for match in best_matches["images"]] == one["best"]
+        for match in best_matches["images"]:
+            assert np.mean(match["heat_map"]["values"]) == pytest.approx(1, abs=1e-2)
     assert client.get("/api/prototypes/4").status_code == 404
 
 
@@ -188,27 +197,36 @@ def test_health_metrics_and_schema(client: TestClient) -> None:
     assert f"winnow_index_entries {CLASSES * IMAGES}" in text
     assert 'winnow_requests_total{method="GET",route="/health",status="200"}' in text
     assert "winnow_batch_images_count" in text
-    client.get("/no/such/place")
+    assert "winnow_requests_in_flight 0" in text
+    assert 'winnow_request_seconds_bucket{le="0.005",route="/health"}' in text
+    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
+    assert kinds.items() >= {
+        "winnow_requests_total": "counter", "winnow_request_seconds": "histogram", "winnow_batch_images": "histogram",
+        "winnow_requests_in_flight": "gauge", "winnow_index_entries": "gauge",
+    }.items()  # fmt: skip
+    if sys.platform == "linux":
+        assert float(re.search(r"^process_resident_memory_bytes (\S+)$", text, re.MULTILINE)[1]) > 1e7
+    client.get("/no/such/path")
     assert "no/such" not in client.get("/metrics").text
     schema = client.get("/openapi.json").json()
     assert set(schema["paths"]["/api/search"]["post"]["responses"]) >= {"200", "413", "415", "422", "429", "503"}
     assert "image/png" in schema["paths"]["/api/search"]["post"]["requestBody"]["content"]
 
 
-def test_forgotten_uploads_are_told(index: Index, photo: bytes) -> None:
-    with TestClient(create_app(index, limits=Limits(remembered_bytes=1))) as client:
+def test_uploads_that_are_no_longer_cached_answer_404(index: Index, photo: bytes) -> None:
+    with TestClient(create_app(index, limits=Limits(cache_bytes=1))) as client:
         key = client.post("/api/search", content=photo).json()["query"]["key"]
         assert client.get(f"/api/search/{key}").status_code == 200
         client.get("/api/weights", params={"id": int(index.ids[0])})
         assert client.get(f"/api/search/{key}").status_code == 404
 
 
-def test_batches_gather_what_comes_together() -> None:
+def test_batches_collect_concurrent_items() -> None:
     sizes: list[int] = []
 
     async def ask() -> list[int]:
         batcher: Batcher[int, int] = Batcher(
-            lambda items: [2 * n for n in items], most=4, wait_ms=50, note=sizes.append
+            lambda items: [2 * n for n in items], max_size=4, wait_ms=50, on_batch=sizes.append
         )
         batcher.start()
         answers = await asyncio.gather(*map(batcher.submit, range(10)))
@@ -219,17 +237,19 @@ def test_batches_gather_what_comes_together() -> None:
     assert sizes == [4, 4, 2]
 
 
-def test_a_batch_waits_for_what_is_on_its_way_and_not_in_vain() -> None:
+def test_a_batch_waits_for_announced_items_only() -> None:
     sizes: list[int] = []
 
     async def later(batcher: Batcher[int, int], item: int) -> int:
-        with batcher.coming():
+        with batcher.announce():
             await asyncio.sleep(0.01)
         return await batcher.submit(item)
 
     async def ask() -> None:
-        # To wait in vain would take ten minutes, and the test's end would tell.
-        batcher: Batcher[int, int] = Batcher(lambda items: list(items), most=4, wait_ms=600_000, note=sizes.append)
+        # A batch that waits without an announced item would time out.
+        batcher: Batcher[int, int] = Batcher(
+            lambda items: list(items), max_size=4, wait_ms=600_000, on_batch=sizes.append
+        )
         batcher.start()
         async with asyncio.timeout(60):
             assert await batcher.submit(1) == 1
@@ -247,7 +267,7 @@ def test_a_failed_batch_fails_its_own_items_only() -> None:
         return [1 / n for n in items]
 
     async def ask() -> float:
-        batcher: Batcher[int, float] = Batcher(work, most=1, wait_ms=0)
+        batcher: Batcher[int, float] = Batcher(work, max_size=1, wait_ms=0)
         batcher.start()
         with pytest.raises(ZeroDivisionError):
             await batcher.submit(0)

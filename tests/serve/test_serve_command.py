@@ -12,10 +12,10 @@ import winnow
 from benchmarks import serve as load
 from benchmarks.serve import run_serve
 from winnow.cli.main import app
-from winnow.errors import DataError, MissingExtraError, OutputError, WinnowError
+from winnow.errors import ConfigError, DataError, MissingExtraError, OutputError, WinnowError
 from winnow.index import Index
 from winnow.serve import Limits
-from winnow.serve.run import bind, serve
+from winnow.serve.app import bind, serve
 
 
 def command(*words: object) -> Result:
@@ -40,8 +40,8 @@ def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pyte
 
     @contextmanager
     def nowhere(path: Path, clients: int, source: Path | None = None):
-        with bind("127.0.0.1", 0) as listening:
-            port = listening.getsockname()[1]
+        with bind("127.0.0.1", 0) as listener:
+            port = listener.getsockname()[1]
         yield f"http://127.0.0.1:{port}"
 
     monkeypatch.setattr(load, "serving", nowhere)
@@ -51,13 +51,13 @@ def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pyte
 
 
 def test_connections_send_small_packets_at_once() -> None:
-    with bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
-        accepted, _ = listening.accept()
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_what_cannot_be_served_is_told(index: Index, tmp_path: Path) -> None:
+def test_folders_and_ports_that_cannot_be_used_are_errors(index: Index, tmp_path: Path) -> None:
     assert isinstance(command(tmp_path).exception, DataError)
     with bind("127.0.0.1", 0) as taken:
         failed = command(index.path, "--port", taken.getsockname()[1])
@@ -79,6 +79,32 @@ def test_the_extra_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> No
     assert f"{sys.executable} -m pip install 'winnow-dml[serve]'" in str(failed.exception)
 
 
+NEW = ["--max-upload-mb", "3", "--max-megapixels", "2", "--max-requests", "7", "--timeout", "9", "--batch-size", "5"]
+OLD = ["--upload-mb", "3", "--megapixels", "2", "--requests", "7", "--seconds", "9", "--batch", "5"]
+
+
+@pytest.mark.parametrize("options", [NEW, OLD], ids=["new", "old"])
+def test_options_are_limits(index: Index, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    from winnow.serve import app as module
+
+    given = {}
+
+    def note(opened: Index, listener: socket.socket, host: str, *, limits: Limits, token: str | None) -> None:
+        given.update(limits=limits, token=token, host=host, address=listener.getsockname())
+        listener.close()
+
+    monkeypatch.setattr(module, "serve", note)
+    result = command(index.path, "--port", "0", "--token", "secret", *options)
+    assert result.exit_code == 0, result.output
+    limits = Limits(max_upload_bytes=3_000_000, max_pixels=2_000_000, max_requests=7, timeout=9, batch_size=5)
+    assert (given["limits"], given["token"], given["host"]) == (limits, "secret", "127.0.0.1")
+    assert f"http://127.0.0.1:{given['address'][1]}/#token=TOKEN" in result.output
+
+
+def test_an_empty_token_is_an_error(index: Index) -> None:
+    assert isinstance(command(index.path, "--port", "0", "--token", "").exception, ConfigError)
+
+
 @pytest.mark.parametrize(("host", "names"), [("127.0.0.1", {"localhost", "127.0.0.1", "::1"}), ("0.0.0.0", None)])
 def test_names_are_checked_on_loopback_alone(
     index: Index, monkeypatch: pytest.MonkeyPatch, host: str, names: set[str] | None
@@ -91,7 +117,7 @@ def test_names_are_checked_on_loopback_alone(
         made["app"] = self.config.app
 
     monkeypatch.setattr(uvicorn.Server, "run", note)
-    with bind(host, 0) as listening:
-        serve(index, listening, host, limits=Limits(), token=None)
-    guard = made["app"].user_middleware[0]
-    assert guard.kwargs["hosts"] == names
+    with bind(host, 0) as listener:
+        serve(index, listener, host, limits=Limits(), token=None)
+    middleware = made["app"].user_middleware[0]
+    assert middleware.kwargs["hosts"] == names

@@ -24,10 +24,12 @@ UsageError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind
 """What typer raises for words it cannot parse; older versions take it from click."""
 
 HINTS = {
+    "address": "Pass --host and --port.",
     "data": "Pass --data.",
     "dataset": "`winnow datasets get NAME --from FOLDER` copies or downloads a dataset.",
     "existing_run": "Pass --resume FOLDER, or another folder with --out.",
     "missing_images": "`winnow datasets verify NAME --accept-missing` accepts their absence.",
+    "port": "Pass --port; 0 takes a free one.",
     "unfinished_run": "`winnow train --resume FOLDER` resumes it.",
 }
 """What to do on the command line, by the hint of an error."""

@@ -1,74 +1,158 @@
-"""The service as an ASGI app."""
+"""The service as an ASGI app with its page, and on a port."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import errno
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib import resources
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import winnow
+from winnow.errors import ConfigError, OutputError
 from winnow.index import Index
-from winnow.serve import answers
-from winnow.serve.guard import Guard
-from winnow.serve.limits import Limits
-from winnow.serve.metrics import Metrics
-from winnow.serve.page import add_page
-from winnow.serve.routes import api
-from winnow.serve.service import Service
-from winnow.serve.tastes import Tastes
+from winnow.serve import schemas
+from winnow.serve.api import create_router
+from winnow.serve.middleware import LOOPBACK, Limits, LimitsMiddleware, Metrics
+from winnow.serve.prototypes import PrototypeSampler
+from winnow.serve.service import SearchService
+
+_PAGE_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def create_app(
     index: Index, *, limits: Limits | None = None, token: str | None = None, hosts: frozenset[str] | None = None
 ) -> FastAPI:
-    """Return the service of an index, to be run by an ASGI server.
+    """Return the ASGI app that serves an index.
 
     Args:
-        index: What is searched.
-        limits: How much it takes on.
-        token: What requests have to send as `Authorization: Bearer TOKEN`; None for nothing.
-        hosts: Names it may be called by; None for any.
+        index: The index to search.
+        limits: Limits of requests, images, and memory; None for the defaults.
+        token: Token that requests must send as `Authorization: Bearer TOKEN`; None for no token.
+        hosts: Accepted host names, without port; None accepts any.
     """
     limits = limits or Limits()
     metrics = Metrics()
-    service = Service(index, limits, metrics)
-    tastes = Tastes(service, index.ids, limits)
+    metrics.entries.set_function(lambda: len(index))
+    service = SearchService(index, limits, metrics)
+    sampler = PrototypeSampler(service, limits)
 
     @asynccontextmanager
-    async def at_work(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
-        await tastes.stop()
+        await sampler.stop()
         await service.stop()
 
     app = FastAPI(
         title="winnow",
-        summary="Search an index of images by an image, and look at what the model looks at.",
+        summary="Search an image index by image, and inspect the pooling weights of the model.",
         version=winnow.__version__,
-        lifespan=at_work,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from other sites
         redoc_url=None,
     )
-    app.add_middleware(Guard, limits=limits, metrics=metrics, hosts=hosts, token=token)
-    app.include_router(api(service, tastes, limits))
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, hosts=hosts, token=token)
+    app.include_router(create_router(service, sampler, limits))
 
     @app.exception_handler(RequestValidationError)
-    async def say_what_is_wrong(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def report_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg']}"}, 422)
 
     @app.get("/health", tags=["service"])
-    async def health() -> answers.Health:
-        """Tell that the service is there; needs no token."""
-        return answers.Health(entries=len(index))
+    async def health() -> schemas.HealthResponse:
+        """Return that the service runs; needs no token."""
+        return schemas.HealthResponse(entries=len(index))
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["service"])
     async def show_metrics() -> PlainTextResponse:
-        """Tell counts and times in Prometheus' text format."""
-        return PlainTextResponse(metrics.text(len(index)), media_type="text/plain; version=0.0.4; charset=utf-8")
+        """Return counts, times, and memory in the Prometheus text format."""
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     add_page(app)
     return app
+
+
+def add_page(app: FastAPI) -> None:
+    """Add the files of the page as routes. They are read once: no path from a request reaches the disk."""
+    for file in (resources.files(__package__) / "website").iterdir():
+        kind = _PAGE_TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.add_route(path, _constant(file.read_bytes(), kind), methods=["GET"], include_in_schema=False)
+
+
+def _constant(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(_: Request) -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": "no-cache"})
+
+    return respond
+
+
+def serve(index: Index, listener: socket.socket, host: str, *, limits: Limits, token: str | None) -> None:
+    """Serve an index until Ctrl-C.
+
+    On a loopback address only this machine's own names are accepted, so a web site whose name resolves to this machine
+    cannot reach the service.
+
+    Args:
+        index: The index to search.
+        listener: Listening socket; see `bind`.
+        host: Address of the socket.
+        limits: Limits of requests, images, and memory.
+        token: Token that requests must send; None for no token.
+
+    Raises:
+        ConfigError: If the token is empty.
+    """
+    import uvicorn
+
+    if token == "":
+        raise ConfigError("token: empty. Omit it, or use a long random text.")
+    hosts = LOOPBACK | {host} if is_loopback(host) else None
+    app = create_app(index, limits=limits, token=token, hosts=hosts)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="on",
+        timeout_keep_alive=15, timeout_graceful_shutdown=5, limit_concurrency=8 * limits.max_requests,
+        h11_max_incomplete_event_size=32_768,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen on a port before the service starts, so its number is known; 0 selects a free port.
+
+    Raises:
+        OutputError: If the port is in use, or the address does not belong to this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # socket repeats the address after it
+        hint = "port" if error.errno == errno.EADDRINUSE else "address"
+        raise OutputError(f"{host} port {port}: cannot listen ({reason}). Choose another {hint}.", hint=hint) from None
+    # Headers and body of a response are sent separately. By default the second waits until the first is acknowledged,
+    # which the other side delays by 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def base_url(listener: socket.socket, host: str) -> str:
+    """Return the URL of a service."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,4 +1,4 @@
-"""Requests that come at the same time share one call: micro-batches, made in a thread of their own."""
+"""Micro-batches: concurrent requests share one call, made in a separate thread."""
 
 from __future__ import annotations
 
@@ -13,54 +13,53 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects what is submitted at about the same time, up to a number, and works on it together.
+    """Collects concurrently submitted items into batches and computes their results.
 
-    While a batch is worked on, the next one gathers. A batch waits for what is known to be on its way, but not in vain:
-    what comes alone is worked on at once. How much can wait is bounded by whoever submits. What was given up meanwhile
-    is left out.
+    The next batch collects items while one is computed. A batch waits only for items that are announced; without any,
+    a single item is computed immediately. The queue has no limit: callers limit it. Cancelled items are skipped.
 
     Args:
-        work: From items to their results, in the same order; called in one thread, one call at a time.
-        most: Largest batch.
-        wait_ms: How long a batch that is not full waits for what is on its way.
-        note: Called with the size of each batch.
+        work: Maps items to their results, in order; called in one thread, one call at a time.
+        max_size: Largest batch.
+        wait_ms: Longest wait of a batch for announced items.
+        on_batch: Called with the size of each batch.
     """
 
     def __init__(
         self,
         work: Callable[[Sequence[Item]], Sequence[Result]],
         *,
-        most: int,
+        max_size: int,
         wait_ms: float,
-        note: Callable[[int], None] | None = None,
+        on_batch: Callable[[int], None] | None = None,
     ) -> None:
-        self.work, self.most, self.wait, self.note = work, most, wait_ms / 1000, note
+        self.work, self.max_size, self.wait, self.on_batch = work, max_size, wait_ms / 1000, on_batch
         self._queue: asyncio.Queue[tuple[Item, asyncio.Future[Result]]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch")
         self._task: asyncio.Task[None] | None = None
-        self._coming = 0
+        self._announced = 0
 
     @contextlib.contextmanager
-    def coming(self) -> Iterator[None]:
-        """Tell that something is on its way, as long as it is."""
-        self._coming += 1
+    def announce(self) -> Iterator[None]:
+        """Announce one item while it is being prepared, so that a batch waits for it."""
+        self._announced += 1
         try:
             yield
         finally:
-            self._coming -= 1
+            self._announced -= 1
 
     async def submit(self, item: Item) -> Result:
-        """Return the result for an item."""
+        """Return the result of an item."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((item, future))
         return await future
 
     def start(self) -> None:
-        """Begin to work; called inside the event loop."""
+        """Start to compute batches; called inside the event loop."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End after the batch at hand; what still waits is cancelled."""
+        """Stop after the current batch and cancel all waiting items."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -72,11 +71,11 @@ class Batcher(Generic[Item, Result]):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            batch = [(item, future) for item, future in await self._gather() if not future.done()]
+            batch = [(item, future) for item, future in await self._collect() if not future.done()]
             if not batch:
                 continue
-            if self.note is not None:
-                self.note(len(batch))
+            if self.on_batch is not None:
+                self.on_batch(len(batch))
             try:
                 results = await loop.run_in_executor(self._thread, self.work, [item for item, _ in batch])
             except asyncio.CancelledError:
@@ -92,10 +91,10 @@ class Batcher(Generic[Item, Result]):
                 if not future.done():
                     future.set_result(result)
 
-    async def _gather(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+    async def _collect(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         batch = [await self._queue.get()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.wait):
-                while len(batch) < self.most and (self._coming or not self._queue.empty()):
+                while len(batch) < self.max_size and (self._announced or not self._queue.empty()):
                     batch.append(await self._queue.get())
         return batch

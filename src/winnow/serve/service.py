@@ -1,156 +1,190 @@
-"""What the service does, apart from HTTP: see images, search with them, and remember what was seen."""
+"""Encode, search, and cache images, independent of HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from winnow.data import upright_rgb
 from winnow.errors import DataError
 from winnow.index import Entry, Index
 from winnow.serve.batching import Batcher
-from winnow.serve.limits import Limits, Refusal
-from winnow.serve.looking import Looker, Prepared, Seen
-from winnow.serve.metrics import Metrics
-from winnow.serve.pictures import picture
+from winnow.serve.encoder import EncodedImage, PreparedImage, QueryEncoder
+from winnow.serve.middleware import Limits, Metrics, RequestError
 from winnow.serve.uploads import decode_upload
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """A search to be made: what was seen, how to pool it, and how many neighbours are wanted."""
+class SearchRequest:
+    """A query image, how to pool it, and the number of neighbors."""
 
-    seen: Seen
+    image: EncodedImage
     k: int
     mu: float | None
     eps: float | None
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What a search found: the query as it was pooled, and its neighbours, the nearest first."""
+class SearchResult:
+    """The query image as it was pooled, and its neighbors, nearest first."""
 
-    seen: Seen
+    image: EncodedImage
     ids: list[int]
     distances: list[float]
 
 
-class Service:
-    """An index and its model at work.
+class SearchService:
+    """An index and its model, with batching and a cache of encoded images.
 
     Args:
-        index: What is searched.
-        limits: How much it takes on.
-        metrics: Where calls of the model are counted.
+        index: The index to search.
+        limits: Limits of images, batches, and memory.
+        metrics: Metrics to update.
     """
 
     def __init__(self, index: Index, limits: Limits, metrics: Metrics) -> None:
         self.index, self.limits = index, limits
-        self.looker = Looker(index.model)
-        self._looks: Batcher[Prepared, Seen] = Batcher(
-            self.looker.look, most=limits.batch, wait_ms=limits.wait_ms, note=metrics.batch
+        self.encoder = QueryEncoder(index.model)
+        self._encodings: Batcher[PreparedImage, EncodedImage] = Batcher(
+            self.encoder.encode,
+            max_size=limits.batch_size,
+            wait_ms=limits.batch_wait_ms,
+            on_batch=metrics.batch_images.observe,
         )
-        self._searches: Batcher[Question, Found] = Batcher(self._search, most=limits.requests, wait_ms=0)
-        # Two at a time, so that at most two large images are in memory at full size.
-        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decode")
-        self._lookups = ThreadPoolExecutor(2, thread_name_prefix="lookup")  # small, and never behind a large image
-        self._remembered: OrderedDict[Hashable, Seen] = OrderedDict()
-        self._held = 0
+        self._searches: Batcher[SearchRequest, SearchResult] = Batcher(
+            self._search_batch, max_size=limits.max_requests, wait_ms=0
+        )
+        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="decode")  # at most two large images in memory
+        self._lookups = ThreadPoolExecutor(2, thread_name_prefix="lookup")  # short work that never waits for decoding
+        self._cache: OrderedDict[Hashable, EncodedImage] = OrderedDict()
+        self._cached_bytes = 0
 
     def start(self) -> None:
-        """Begin to work; called inside the event loop."""
-        self._looks.start()
+        """Start batching; called inside the event loop."""
+        self._encodings.start()
         self._searches.start()
 
     async def stop(self) -> None:
-        """End; what still waits is cancelled."""
-        await self._looks.stop()
+        """Stop, and cancel all waiting work."""
+        await self._encodings.stop()
         await self._searches.stop()
         for pool in (self._decoders, self._lookups):
             pool.shutdown(wait=True, cancel_futures=True)
 
-    async def upload(self, data: bytes) -> tuple[str, Seen]:
-        """See an upload; return the key it is remembered by, and what was seen.
+    async def encode_upload(self, data: bytes) -> tuple[str, EncodedImage]:
+        """Decode and encode an upload; return its key in the cache, and the encoded image.
 
         Raises:
-            Refusal: where it is not an image that is taken.
+            RequestError: If the upload is not an accepted image.
         """
         key = hashlib.sha256(data).hexdigest()
-        return key, await self._see(key, lambda: self.looker.prepare(decode_upload(data, self.limits)))
+        return key, await self._encode(key, lambda: self.encoder.prepare(decode_upload(data, self.limits)))
 
-    def again(self, key: str) -> Seen:
-        """Return what was seen of an upload.
+    def find_upload(self, key: str) -> EncodedImage:
+        """Return an earlier upload.
 
         Raises:
-            Refusal: 404 where it is forgotten.
+            RequestError: 404 if it is no longer cached.
         """
-        if key not in self._remembered:
-            raise Refusal(404, "that upload is no longer remembered: send the image again")
-        self._remembered.move_to_end(key)
-        return self._remembered[key]
+        if key not in self._cache:
+            raise RequestError(404, "key: no cached upload has it. Send the image again.")
+        self._cache.move_to_end(key)
+        return self._cache[key]
 
-    async def entry(self, number: int) -> Entry:
-        """Return an image of the index.
+    async def entry(self, entry_id: int) -> Entry:
+        """Return an entry of the index.
 
         Raises:
-            Refusal: 404 where there is none of that id.
+            RequestError: 404 if the index has no such entry.
         """
         try:
-            return await self._in(self._lookups, lambda: self.index.entry(number))
-        except (DataError, OverflowError):  # a number may be larger than any the table can hold
-            raise Refusal(404, f"the index has no image {number}") from None
+            return await self._run(self._lookups, lambda: self.index.entry(entry_id))
+        except (DataError, OverflowError):  # the number may exceed the integers of the table
+            raise RequestError(404, f"id: the index has no image {entry_id}.") from None
 
-    async def see(self, entry: Entry, mu: float | None = None, eps: float | None = None) -> Seen:
-        """See an image of the index; its vector is the index's own, even where only its thumbnail is left to see."""
+    async def encode_entry(self, entry: Entry, mu: float | None = None, eps: float | None = None) -> EncodedImage:
+        """Encode an image of the index; its vector is the stored one, even if only a thumbnail can be encoded."""
 
-        def settled() -> Seen:
-            own = replace(seen, vector=self.index.vectors([entry.id])[0])
-            return self.looker.select(own, mu, eps)
+        def with_stored_vector() -> EncodedImage:
+            return self.encoder.repool(replace(encoded, vector=self.index.vectors([entry.id])[0]), mu, eps)
 
-        seen = await self._see(entry.id, lambda: self.looker.prepare(picture(entry, self.limits)))
-        return await self._in(self._lookups, settled)
+        encoded = await self._encode(entry.id, lambda: self.encoder.prepare(read_entry_image(entry, self.limits)))
+        return await self._run(self._lookups, with_stored_vector)
 
-    async def find(self, seen: Seen, k: int, mu: float | None, eps: float | None) -> Found:
-        """Search with what was seen."""
-        return await self._searches.submit(Question(seen, k, mu, eps))
+    async def search(self, image: EncodedImage, k: int, mu: float | None, eps: float | None) -> SearchResult:
+        """Return the k nearest images of the index."""
+        return await self._searches.submit(SearchRequest(image, k, mu, eps))
 
-    async def _see(self, key: Hashable, prepare: Callable[[], Prepared]) -> Seen:
-        if key not in self._remembered:
-            with self._looks.coming():
-                prepared = await self._in(self._decoders, prepare)
-            seen = await self._looks.submit(prepared)
-            self._remember(key, seen)
-            return seen
-        self._remembered.move_to_end(key)
-        return self._remembered[key]
+    async def _encode(self, key: Hashable, prepare: Callable[[], PreparedImage]) -> EncodedImage:
+        if key not in self._cache:
+            with self._encodings.announce():
+                prepared = await self._run(self._decoders, prepare)
+            encoded = await self._encodings.submit(prepared)
+            self._add_to_cache(key, encoded)
+            return encoded
+        self._cache.move_to_end(key)
+        return self._cache[key]
 
-    def _remember(self, key: Hashable, seen: Seen) -> None:
-        """Keep what was seen, and forget what was not used for longest."""
-        if key not in self._remembered:  # two requests may have seen the same image
-            self._held += seen.nbytes
-        self._remembered[key] = seen
-        while self._held > self.limits.remembered_bytes and len(self._remembered) > 1:
-            self._held -= self._remembered.popitem(last=False)[1].nbytes
+    def _add_to_cache(self, key: Hashable, encoded: EncodedImage) -> None:
+        """Cache an encoded image, and drop the least recently used ones beyond the limit."""
+        if key not in self._cache:  # two requests may have encoded the same image
+            self._cached_bytes += encoded.nbytes
+        self._cache[key] = encoded
+        while self._cached_bytes > self.limits.cache_bytes and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
 
-    async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
-    def _search(self, questions: Sequence[Question]) -> list[Found]:
-        """Search for all questions at once, for as many neighbours as the one that wants most."""
-        seen = [self.looker.select(one.seen, one.mu, one.eps) for one in questions]
-        vectors: NDArray[np.float32] = np.stack([one.vector for one in seen])
-        hits = self.index.search(vectors, max(one.k for one in questions))
-        found = []
-        for question, one, ids, distances in zip(questions, seen, hits.ids, hits.distances, strict=True):
-            real = ids[: question.k] >= 0  # an approximate index may have found fewer
-            found.append(Found(one, ids[: question.k][real].tolist(), distances[: question.k][real].tolist()))
-        return found
+    def _search_batch(self, requests: Sequence[SearchRequest]) -> list[SearchResult]:
+        """Search for all requests in one call, with the largest k among them."""
+        images = [self.encoder.repool(one.image, one.mu, one.eps) for one in requests]
+        vectors: NDArray[np.float32] = np.stack([image.vector for image in images])
+        hits = self.index.search(vectors, max(one.k for one in requests))
+        results = []
+        for request, image, ids, distances in zip(requests, images, hits.ids, hits.distances, strict=True):
+            found = ids[: request.k] >= 0  # an approximate index may find fewer
+            results.append(
+                SearchResult(image, ids[: request.k][found].tolist(), distances[: request.k][found].tolist())
+            )
+        return results
+
+
+def read_entry_image(entry: Entry, limits: Limits) -> Image.Image:
+    """Return an image of the index, upright RGB: from its file if the file is unchanged, otherwise the thumbnail.
+
+    The path is the stored one, never one from a request. The file is unchanged if its hash is the stored one.
+    """
+    original = _read_unchanged(entry, limits)
+    if original is not None:
+        try:
+            image = Image.open(io.BytesIO(original))
+            if image.width * image.height <= limits.max_pixels:
+                return upright_rgb(image)
+        except Exception:  # it was decoded for the index, perhaps by another version of Pillow
+            pass
+    return upright_rgb(Image.open(io.BytesIO(entry.thumbnail), formats=["JPEG"]))
+
+
+def _read_unchanged(entry: Entry, limits: Limits) -> bytes | None:
+    try:
+        file = Path(entry.path)
+        if not file.is_file() or file.stat().st_size > limits.max_upload_bytes:
+            return None
+        content = file.read_bytes()
+    except (OSError, ValueError):
+        return None
+    return content if hashlib.sha256(content).hexdigest() == entry.hash else None

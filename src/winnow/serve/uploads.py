@@ -1,4 +1,4 @@
-"""An upload to an image: what it is shows in its bytes, and nothing large is decoded."""
+"""Read and decode uploaded images; types are detected by content, sizes are checked before decoding."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import io
 import warnings
 from collections.abc import AsyncIterator
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from winnow.data import upright_rgb
-from winnow.serve.limits import Limits, Refusal
+from winnow.serve.middleware import Limits, RequestError
 
 MEDIA_TYPES = {
     "JPEG": "image/jpeg",
@@ -18,76 +18,71 @@ MEDIA_TYPES = {
     "GIF": "image/gif",
     "BMP": "image/bmp",
 }
-"""What is taken, by Pillow's names."""
+"""Media types of accepted images, by Pillow's format names."""
 
-_MOST_SCANS = 64
-"""Scans of a progressive JPEG; usual are 10. Each passes over the whole image, so a small file of thousands of them
-would keep a core busy for minutes."""
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM")
+
+_MAX_SCANS = 64
+"""Scans of a progressive JPEG, of which 10 are usual. Each is a pass over the whole image, so a small file with
+thousands of scans would occupy a core for minutes."""
 
 
-async def read_body(parts: AsyncIterator[bytes], declared: str | None, most: int) -> bytes:
-    """Collect a request's body, and stop as soon as it is too large.
+async def read_body(chunks: AsyncIterator[bytes], declared: str | None, max_bytes: int) -> bytes:
+    """Read a request's body, at most to the limit.
+
+    Args:
+        chunks: The body.
+        declared: The header Content-Length, if any.
+        max_bytes: Largest body.
 
     Raises:
-        Refusal: 413.
+        RequestError: 413 if the body is too large.
     """
-    refusal = Refusal(413, f"the upload is larger than {most:,} bytes: send a smaller image")
-    if declared is not None and declared.isdecimal() and int(declared) > most:
-        raise refusal
+    error = RequestError(413, f"upload: larger than {max_bytes:,} bytes. Send a smaller image.")
+    if declared is not None and declared.isdecimal() and int(declared) > max_bytes:
+        raise error
     body = bytearray()
-    async for part in parts:
-        body += part
-        if len(body) > most:
-            raise refusal
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > max_bytes:
+            raise error
     return bytes(body)
 
 
 def decode_upload(data: bytes, limits: Limits) -> Image.Image:
-    """Decode an upload to upright RGB.
+    """Decode an upload to an upright RGB image.
 
     Raises:
-        Refusal: 415 where it is none of the types taken, 413 where it has too many pixels, 422 where it is broken.
+        RequestError: 415 if the type is not accepted, 413 if the image has too many pixels, 422 if it is damaged.
     """
-    name = sniff(data)
-    if name is None:
-        raise Refusal(415, _not_taken(data))
-    too_large = Refusal(413, f"the image has more than {limits.pixels:,} pixels: send a smaller one")
-    if name == "JPEG" and data.count(b"\xff\xda") > _MOST_SCANS:
-        raise Refusal(422, f"the JPEG has more than {_MOST_SCANS} scans: save it anew")
+    if data.startswith(b"\xff\xd8\xff") and data.count(b"\xff\xda") > _MAX_SCANS:
+        raise RequestError(422, f"image: JPEG with more than {_MAX_SCANS} scans. Save it again as a usual JPEG.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data), formats=[name])
-        if image.width * image.height > limits.pixels:
-            raise too_large
+            image = Image.open(io.BytesIO(data), formats=list(MEDIA_TYPES))
+        if image.width * image.height > limits.max_pixels:
+            raise Image.DecompressionBombError
         return upright_rgb(image)
-    except Refusal:
-        raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise too_large from None
-    except Exception as error:  # on damaged files Pillow's decoders raise nearly anything
-        reason = " ".join(str(error).split()) if isinstance(error, ValueError) else "it is damaged or cut off"
-        raise Refusal(422, f"the image cannot be decoded ({reason}): send another") from None
+        raise RequestError(413, f"image: more than {limits.max_pixels:,} pixels. Send a smaller one.") from None
+    except UnidentifiedImageError:
+        if not _has_signature(data):
+            raise RequestError(415, _describe_other(data)) from None
+        raise RequestError(422, "image: damaged or truncated. Send another one.") from None
+    except Exception as error:  # Pillow's decoders raise many types of exceptions on damaged files
+        reason = " ".join(str(error).split()) if isinstance(error, ValueError) else "damaged or truncated"
+        raise RequestError(422, f"image: cannot be decoded ({reason}). Send another one.") from None
 
 
-def sniff(data: bytes) -> str | None:
-    """Return Pillow's name of an image's type by its first bytes; None where it is none of those taken."""
-    if data.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    if data.startswith(b"BM"):
-        return "BMP"
-    return None
+def _has_signature(data: bytes) -> bool:
+    """Return whether the first bytes are those of an accepted type; Pillow does not identify a damaged header."""
+    return data.startswith(_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 
-def _not_taken(data: bytes) -> str:
+def _describe_other(data: bytes) -> str:
     if not data:
-        return "the request has no body: send an image file as it is"
+        return "upload: the request has no body. Send an image file as the body."
     if data.startswith(b"--"):
-        return "the body is a form: send the image file itself as the body (curl --data-binary @photo.jpg)"
-    return f"the file is none of the image types taken: {', '.join(MEDIA_TYPES)}"
+        return "upload: the body is a form. Send the image file as the body (curl --data-binary @photo.jpg)."
+    return f"upload: not an accepted image type. Send one of {', '.join(MEDIA_TYPES)}."
