@@ -12,14 +12,14 @@ from typing import Any
 from markup import escaped
 from measured import RESULTS
 
+from benchmarks.record import load
+
 KERNEL = re.compile("winnow, (.*) kernel")
 WIDTH, LABELS, VALUES, LINE = 760, 290, 110, 26
 
 
 def benchmark(name: str) -> str:
     """Every saved result of a benchmark: a chart of ratios, and all measurements folded."""
-    from benchmarks.record import load
-
     return "\n".join(
         line for path in sorted((RESULTS / "bench").glob(f"{name}-*.json")) for line in _result(load(path))
     )
@@ -27,7 +27,6 @@ def benchmark(name: str) -> str:
 
 def kernels() -> str:
     """Time of each kernel of the fused pooling, by case."""
-    from benchmarks.record import load
     from winnow.report.tables import Column, to_markdown
 
     cases: dict[str, dict[str, Any]] = {}
