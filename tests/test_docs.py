@@ -19,14 +19,13 @@ from winnow.miners import MINERS
 from winnow.pooling import POOLINGS
 from winnow.protocols import find_backbone, find_protocol, find_set
 from winnow.protocols.methods import method_words
-from winnow.protocols.search import Search
-from winnow.protocols.space import parse_space
 from winnow.protocols.variants import Variant, is_method
 from winnow.references import REFERENCES
 from winnow.regularizers import REGULARIZERS
 from winnow.studies import STUDIES
 from winnow.training import load_config
 from winnow.training.config import REGISTRIES, RunConfig, describe
+from winnow.tuning import Search, parse_space
 
 
 def load(path: Path) -> ModuleType:
@@ -68,7 +67,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
     settings = [word for word in context.params.get("words") or [] if "=" in word and not is_method(word)]
     if words[1] == "tune":
         space, settings = parse_space(settings)
-        Search(None, settings, space, Path()).lowest()
+        Search(None, settings, space, Path()).first_config()
     if words[1] == "study" and (study := context.params["name"]) is not None:
         assert study in (*STUDIES, "all")
     if words[1] == "protocol" and context.params["name"] is not None:

@@ -10,10 +10,9 @@ import pytest
 
 from tests.conftest import TINY, MakeFolder
 from winnow.errors import DataError, MissingExtraError
-from winnow.protocols.search import Search
-from winnow.protocols.space import parse_space
 from winnow.studies import STUDIES, Task, ccp_search, single_emoji
 from winnow.studies.together import run_studies
+from winnow.tuning import Search, parse_space
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -56,7 +55,7 @@ def test_the_whole_space_is_one_of_configs(small: bool, tmp_path: Path) -> None:
         assert not config.train.run_test
     assert (search.file is None) == small
     if not small:  # two thirds of CUB's first hundred classes train, the last third judges
-        config = search.lowest()
+        config = search.first_config()
         assert (config.data.train_classes, config.data.val_classes) == ("1-66", "67-100")
         assert config.train.patience == 40
 

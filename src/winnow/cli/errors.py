@@ -30,6 +30,7 @@ HINTS = {
     "existing_run": "Pass --resume FOLDER, or another folder with --out.",
     "missing_images": "`winnow datasets verify NAME --accept-missing` accepts their absence.",
     "port": "Pass --port; 0 takes a free one.",
+    "search_folder": "Pass --out DIR.",
     "unfinished_run": "`winnow train --resume FOLDER` resumes it.",
 }
 """What to do on the command line, by the hint of an error."""

@@ -11,15 +11,13 @@ from typing import Any
 from winnow.data.datasets import fold_range
 from winnow.errors import DataError, MissingExtraError
 from winnow.protocols.kinds import ABLATION
-from winnow.protocols.memory import telling
-from winnow.protocols.search import Search, importances
-from winnow.protocols.space import parse_space
 from winnow.report.figures import contour_figure
 from winnow.studies import single_emoji
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of
 from winnow.studies.cub_losses import CONFIG
 from winnow.studies.outcomes import finished, verdict
+from winnow.tuning import Search, importances, parse_space, storage_errors
 
 PULL, PROXIES = "references.proximal_weight", "references.proxies_per_class"
 POOL = 16  # the documents', whatever the number of proxies
@@ -63,8 +61,8 @@ def study(task: Task) -> Findings:
     else:
         if task.small:
             single_emoji.make_single_emoji(images_of(task))
-        tried = search.run(count, ended=_note(task), shared=task.shared)
-    with telling(search.memory):
+        tried = search.run(count, on_end=_note(task), cache=task.shared)
+    with storage_errors(search.database):
         read = tried.trials
         trials = [(one.params[PULL], one.params[PROXIES], 100 * one.value) for one in read if one.value is not None]
         decides = importances(tried) if len(trials) >= ENOUGH else {}
@@ -78,7 +76,7 @@ def study(task: Task) -> Findings:
     text = paragraphs(told(trials), how(task.small, decides), missing)
     places, values = [(pull, proxies) for pull, proxies, _ in trials], [value for _, _, value in trials]
     figure = contour_figure(("lambda", "proxies of a class"), places, values, (True, False), "MAP@R")
-    settings = {"small": task.small, "space": SPACE, "trials": count, "words": list(search.words)}
+    settings = {"small": task.small, "space": SPACE, "trials": count, "words": list(search.overrides)}
     if search.file is not None:
         settings["config"] = search.file
     return Findings("A search over CCP's settings", text, rows, figure, settings, {"importances": decides})
