@@ -13,9 +13,9 @@ import torch
 from tests.conftest import TINY, MakeFolder
 from winnow.errors import DataError
 from winnow.studies import STUDIES, Task, ccp_geometry
+from winnow.studies.artifacts import StoredRun
 from winnow.studies.base import Row
 from winnow.studies.ccp_geometry_report import APART, MANY, PLAIN, RADIUS, told
-from winnow.studies.kept_runs import Kept
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.tsne import conditional, gradient, neighbourhoods, tsne
 from winnow.training import RunDir, train
@@ -96,8 +96,8 @@ def test_pictures_are_of_the_first_problems_and_the_last() -> None:
     tensors = {f"{place}.embeddings": torch.full((8, 3), float(place)) for place in range(5)}
     labels = {"labels": torch.arange(8) // 4}
     measured = {"MAP@R": 1.0, RADIUS: 1.0, APART: 1.0}
-    ccp = Kept({"rows": [measured] * 5, "curves": [[1.0]] * 5}, tensors | labels)
-    plain = Kept({"rows": [measured], "curves": [[1.0]]}, {"0.embeddings": tensors["0.embeddings"]} | labels)
+    ccp = StoredRun({"rows": [measured] * 5, "curves": [[1.0]] * 5}, tensors | labels)
+    plain = StoredRun({"rows": [measured], "curves": [[1.0]]}, {"0.embeddings": tensors["0.embeddings"]} | labels)
     found = ccp_geometry.pictures({MANY: ccp, PLAIN: plain})
     assert [one.name for one in found] == ["C2", *(f"CCP, problem {number}" for number in (1, 2, 3, 5))]
     assert [float(one.embeddings[0, 0]) for one in found] == [0, 0, 1, 2, 4]

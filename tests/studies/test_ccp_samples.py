@@ -11,14 +11,14 @@ import torch
 from tests.studies.test_ccp_mnist import digits
 from winnow.errors import ConfigError, DataError
 from winnow.models.architectures import ResNetV2CIFAR
-from winnow.studies import STUDIES, Task, ccp_mnist, ccp_samples, grey_images
+from winnow.studies import STUDIES, Task, ccp_mnist, ccp_samples, synthetic_images
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Find no images but those of the test."""
     monkeypatch.setenv("WINNOW_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr(grey_images, "FOLDER", tmp_path / "none")
+    monkeypatch.setattr(synthetic_images, "FASHION_MNIST", tmp_path / "none")
 
 
 def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +51,16 @@ def test_runs_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_images_are_made_in_small_and_asked_for_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grey_images, "MADE", {"train": 5, "test": 2})
-    name, train, test = grey_images.find_images(Task(small=True))
+    monkeypatch.setattr(synthetic_images, "GRAY_IMAGES", {"train": 5, "test": 2})
+    name, train, test = synthetic_images.load_gray_images(None, quick=True)
     assert name == "made"
     assert np.bincount(train.labels).tolist() == [5] * 10
     assert np.bincount(test.labels).tolist() == [2] * 10
     assert train.pixels.shape == (50, 28, 28)
     assert len(np.unique(np.concatenate([train.pixels, test.pixels]), axis=0)) == 70, "no image is there twice"
-    for task in (Task(small=False), Task(small=True, data=tmp_path)):
+    for data, quick in ((None, False), (tmp_path, True)):
         with pytest.raises(DataError, match="winnow datasets get mnist"):
-            grey_images.find_images(task)
+            synthetic_images.load_gray_images(data, quick=quick)
 
 
 def test_both_claims_are_checked() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import TINY, MakeFolder
 from winnow.errors import DataError, MissingExtraError
-from winnow.studies import STUDIES, Task, ccp_search, single_emoji
+from winnow.studies import STUDIES, Task, ccp_search, synthetic_images
 from winnow.studies.together import run_studies
 from winnow.tuning import Search, parse_space
 
@@ -26,7 +26,7 @@ def test_a_search_goes_from_trials_to_text(
              "train.eval_steps=1", "references=ccp", "references.pool_size=3"]  # fmt: skip
     space, _ = parse_space([f"{ccp_search.PULL}=1e-7..10:log", f"{ccp_search.PROXIES}=1..3"])
     monkeypatch.setattr(ccp_search, "make_search", lambda task: Search(None, words, space, task.runs))
-    monkeypatch.setattr(single_emoji, "make_single_emoji", lambda folder: folder)
+    monkeypatch.setattr(synthetic_images, "write_single_emoji", lambda folder: folder)
     monkeypatch.setattr(ccp_search, "TRIALS", {True: 2})
     noted: list[str] = []
     task = Task(small=True, runs=tmp_path / "runs", note=noted.append)

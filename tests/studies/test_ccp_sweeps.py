@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
 from tests.studies.planned import planned
-from winnow.studies import STUDIES, Task, ccp_alternate, ccp_batch, ccp_geometry, ccp_pool, ccp_sweeps, single_emoji
+from winnow.studies import STUDIES, Task, ccp_alternate, ccp_batch, ccp_geometry, ccp_pool, ccp_sweeps, synthetic_images
 from winnow.studies.methods import Comparison
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
@@ -35,7 +35,7 @@ def tiny(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ccp_pool, "PROXIES", (1, 2))
     monkeypatch.setattr(ccp_pool, "POOLS", {True: (3,)})
     monkeypatch.setattr(ccp_batch, "BATCHES", (8, 12))
-    monkeypatch.setattr(single_emoji, "make_single_emoji", lambda folder: folder)
+    monkeypatch.setattr(synthetic_images, "write_single_emoji", lambda folder: folder)
     for module in SWEEPS.values():
         monkeypatch.setattr(module, "compare", compare)
 
@@ -75,15 +75,15 @@ def test_a_comparison_goes_from_runs_to_text(name: str, tmp_path: Path) -> None:
 
 
 def test_single_emoji_are_written_once_and_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_emoji, "CLASSES", {"train": 2, "val": 1, "test": 1})
-    monkeypatch.setattr(single_emoji, "IMAGES", 3)
-    folder = single_emoji.make_single_emoji(tmp_path / "a" / "set")
+    monkeypatch.setattr(synthetic_images, "EMOJI_CLASSES", {"train": 2, "val": 1, "test": 1})
+    monkeypatch.setattr(synthetic_images, "EMOJI_IMAGES", 3)
+    folder = synthetic_images.write_single_emoji(tmp_path / "a" / "set")
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
     assert files == [f"{label:03d}/{index:02d}.png" for label in range(4) for index in range(3)]
     pixels = [np.asarray(Image.open(folder / one)) for one in files]
     assert all(one.shape == (64, 64, 3) and one.std() > 5 for one in pixels), "every cell holds a drawing"
     stamp = (folder / files[0]).stat().st_mtime_ns
-    single_emoji.make_single_emoji(folder)
+    synthetic_images.write_single_emoji(folder)
     assert (folder / files[0]).stat().st_mtime_ns == stamp
     assert sorted(path.name for path in folder.parent.iterdir()) == ["set"]
 

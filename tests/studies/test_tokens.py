@@ -85,7 +85,7 @@ def test_the_picture_has_the_tables_numbers_and_a_key():
 
 def test_the_study_trains_both_poolings_once(monkeypatch, tmp_path):
     monkeypatch.setattr(tokens, "settings", lambda small: ([Setting(classes=3, bag=10, bags=8, steps=100)], 1))
-    with pytest.raises(DataError, match="leave out --only-finished"):
+    with pytest.raises(DataError, match="--only-finished"):
         tokens.study(Task(small=True, runs=tmp_path, only_finished=True))
     findings = tokens.study(Task(small=True, runs=tmp_path))
     monkeypatch.setattr(tokens, "train", None)  # kept runs are read

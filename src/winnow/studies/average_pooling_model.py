@@ -12,10 +12,10 @@ from torch import Tensor
 from winnow.data.datasets import DATASETS
 from winnow.errors import DataError
 from winnow.pooling.base import as_tokens
+from winnow.studies.artifacts import TrainedModel, open_trained
 from winnow.studies.base import Task
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import percent
-from winnow.studies.trained import Trained, open_trained
 from winnow.studies.zero_shot import CIFAR
 from winnow.training.build import load_splits
 
@@ -71,7 +71,7 @@ def cifar_features(task: Task, per_class: int) -> Looked:
 
 
 @torch.no_grad()
-def look(trained: Trained, per_class: int) -> tuple[dict[str, Tensor], Tensor]:
+def look(trained: TrainedModel, per_class: int) -> tuple[dict[str, Tensor], Tensor]:
     """Return local features of some test images of each class in both spaces, and their labels."""
     labels = trained.inputs.labels
     chosen = [int(index) for label in np.unique(labels) for index in np.flatnonzero(labels == label)[:per_class]]

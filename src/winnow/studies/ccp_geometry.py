@@ -10,13 +10,12 @@ from torch import Tensor
 from winnow.errors import DataError
 from winnow.evaluation import retrieval_metrics
 from winnow.functional import greedy_k_center, pairwise_distance
+from winnow.studies.artifacts import StoredRun, keep_run, solve_problems
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_geometry_report import APART, MANY, PLAIN, RADIUS, SHOWN, Picture, draw, how, told
 from winnow.studies.ccp_sweeps import LOSSES, ccp, compare, make_images
-from winnow.studies.kept_runs import Kept, keep_run
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import finished
-from winnow.studies.problem_solutions import solve_problems
 from winnow.training import Callback, RunConfig, Trainer
 from winnow.training.build import build_setup, init_objective, load_splits, resolve_config
 from winnow.training.engine.precision import make_fabric
@@ -37,7 +36,7 @@ def study(task: Task) -> Findings:
     """
     compared = comparison(task)
     make_images(task)
-    kept: dict[tuple[str, int], Kept] = {}
+    kept: dict[tuple[str, int], StoredRun] = {}
     for seed in compared.seeds:
         for method in compared.methods:
             run = solved(task, method.name, compared.plan(method, seed, task).config)
@@ -57,14 +56,14 @@ def study(task: Task) -> Findings:
     return Findings("The geometry of unseen classes", text, rows, draw(pictures(first)), settings)
 
 
-def solved(task: Task, name: str, config: RunConfig) -> Kept | None:
+def solved(task: Task, name: str, config: RunConfig) -> StoredRun | None:
     """Train a run, or read what came of it: a row for each problem, and some classes' embeddings.
 
     Raises:
         ConfigError: for a run that was made with other settings.
     """
 
-    def train() -> Kept:
+    def train() -> StoredRun:
         splits = load_splits(config, task.shared)
         own = resolve_config(config, splits.train)
         prepared = build_setup(own, splits, Callback(), task.shared)
@@ -92,7 +91,7 @@ def solved(task: Task, name: str, config: RunConfig) -> Kept | None:
                          "radius / distance": round(measured[RADIUS] / measured[APART], 4)})  # fmt: skip
             curves.append(curve(embeddings, labels))
         task.note(f"{name}, seed {config.seed}: MAP@R {rows[-1]['MAP@R']:.2f} after {len(rows)} problems")
-        return Kept({"rows": rows, "curves": curves}, tensors | {"labels": labels[labels < SHOWN]})
+        return StoredRun({"rows": rows, "curves": curves}, tensors | {"labels": labels[labels < SHOWN]})
 
     asked = {"config": config.model_dump(mode="json")}
     return keep_run(task, f"{name.lower().replace(' + ', '-')}-seed{config.seed}", asked, train)
@@ -131,7 +130,7 @@ def curve(embeddings: Tensor, labels: Tensor) -> list[float]:
     return mean
 
 
-def pictures(runs: dict[str, Kept]) -> list[Picture]:
+def pictures(runs: dict[str, StoredRun]) -> list[Picture]:
     """Return what is drawn of one run of each method: C2, and CCP after the first three problems and the last."""
     found: list[Picture] = []
     for method in (PLAIN, MANY):

@@ -12,11 +12,10 @@ from winnow.data import ArrayImages, Labels
 from winnow.evaluation import retrieval_metrics
 from winnow.functional import NORMALIZERS
 from winnow.models import Backbone, Embedder, Head
+from winnow.studies.artifacts import StoredRun, require_run, solve_problems
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_mnist_report import CLASSES, PER_CLASS, POOL, SAMPLE, Solution, draw, how, table, told
-from winnow.studies.grey_images import find_images
-from winnow.studies.kept_runs import Kept, need_run
-from winnow.studies.problem_solutions import solve_problems
+from winnow.studies.synthetic_images import load_gray_images
 from winnow.training import Trainer, load_config
 from winnow.training.build import resolve_config
 from winnow.training.evaluation import embed as embed_inputs
@@ -70,7 +69,7 @@ def study(task: Task) -> Findings:
 
     Cost: 5 minutes, on made images where neither set is there; in full hours, less on a GPU.
     """
-    name, train, test = find_images(task)
+    name, train, test = load_gray_images(task.data, quick=task.small)
     steps = 4000 if task.small else 10000
     rows: list[dict[str, Any]] = []
     solutions: dict[tuple[str, int], list[Solution]] = {}
@@ -102,18 +101,18 @@ def solved(
         DataError: where nothing more is to be trained.
     """
 
-    def make() -> Kept:
+    def make() -> StoredRun:
         task.note(f"{method}, seed {config.seed}: {config.train.max_steps} steps at most")
         solutions, records = solve(config, train, test)
         tensors = {
             f"{number}.{part}": tensor for number, solution in enumerate(solutions)
             for part in ("points", "converged", "next") if (tensor := getattr(solution, part)) is not None
         }  # fmt: skip
-        return Kept({"tests": [solution.test for solution in solutions], "records": records}, tensors)
+        return StoredRun({"tests": [solution.test for solution in solutions], "records": records}, tensors)
 
     asked = {"data": name, "images": [len(train), len(test)], "small": task.small,
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
-    kept = need_run(task, f"{method.replace(' ', '-')}-seed{config.seed}", asked, make)
+    kept = require_run(task, f"{method.replace(' ', '-')}-seed{config.seed}", asked, make)
     solutions = [
         Solution(kept.tensors[f"{number}.points"], kept.tensors.get(f"{number}.converged"),
                  kept.tensors.get(f"{number}.next"), test_map)
@@ -174,7 +173,7 @@ def solve(config: RunConfig, train: ArrayImages, test: ArrayImages) -> tuple[lis
             continue  # the run's end cut it off before its first validation
         learner.load_state_dict(problem.weights)
         test_map = retrieval_metrics(embed(torch.from_numpy(test.pixels.copy()), test.labels), test.labels)["MAP@R"]
-        following = problems[number + 1].began if number + 1 < len(problems) else None
+        following = problems[number + 1].initial_proxies if number + 1 < len(problems) else None
         converged = shaped(problem.weights.get("references.proxies"))
         solutions.append(Solution(embed(pixels[:SAMPLE], labels[:SAMPLE]), converged, shaped(following), test_map))
     records = [] if trainer.ccp_solver is None else trainer.ccp_solver.records()

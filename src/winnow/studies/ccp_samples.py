@@ -10,11 +10,11 @@ from winnow.data import ArrayImages
 from winnow.errors import DataError
 from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies import ccp_mnist
+from winnow.studies.artifacts import StoredRun, keep_run
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
-from winnow.studies.grey_images import find_images
-from winnow.studies.kept_runs import Kept, keep_run
 from winnow.studies.outcomes import finished, verdict
+from winnow.studies.synthetic_images import load_gray_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def study(task: Task) -> Findings:
 
     Cost: 1 minute (4 runs); in full 30 minutes on MNIST or Fashion-MNIST, less on a GPU.
     """
-    name, train, test = find_images(task)
+    name, train, test = load_gray_images(task.data, quick=task.small)
     rows: list[dict[str, Any]] = []
     for seed in range(SEEDS[task.small]):
         for method, words in METHODS.items():
@@ -61,12 +61,12 @@ def run(
     asked: dict[str, Any] = {"data": name, "images": [len(train), len(test)],
              "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
 
-    def train_it() -> Kept:
+    def train_it() -> StoredRun:
         task.note(f"{method}, seed {config.seed}: {config.train.max_steps} steps at most")
         solutions, records = ccp_mnist.solve(config, train, test)
         solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
         problems = len(records) if method == "proxies" else None
-        return Kept({
+        return StoredRun({
             "test MAP@R": 100 * solution.test, "validation MAP@R": 100 * record["best"],
             "steps": sum(one["steps"] for one in records), "problems": problems,
         })  # fmt: skip

@@ -12,7 +12,7 @@ from winnow.data.datasets import fold_range
 from winnow.errors import DataError, MissingExtraError
 from winnow.protocols.kinds import ABLATION
 from winnow.report.figures import contour_figure
-from winnow.studies import single_emoji
+from winnow.studies import synthetic_images
 from winnow.studies.base import Findings, Task, paragraphs, with_data
 from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of
 from winnow.studies.cub_losses import CONFIG
@@ -41,7 +41,7 @@ def make_search(task: Task) -> Search:
     space, _ = parse_space(SPACE)
     own = [*LOSSES[task.small]["C2"], *ccp(pool=POOL)]
     if task.small:
-        words = [f"data={images_of(task)}", *single_emoji.WORDS, *SMALL, *own]
+        words = [f"data={images_of(task)}", *synthetic_images.SINGLE_EMOJI, *SMALL, *own]
         return Search(None, words, space, task.runs)
     where = [] if task.data is None else [f"data={task.data}"]
     return Search(CONFIG, [*FULL, *SPLIT, *own, *where], space, task.runs)
@@ -60,7 +60,7 @@ def study(task: Task) -> Findings:
         tried = search.open()
     else:
         if task.small:
-            single_emoji.make_single_emoji(images_of(task))
+            synthetic_images.write_single_emoji(images_of(task))
         tried = search.run(count, on_end=_note(task), cache=task.shared)
     with storage_errors(search.database):
         read = tried.trials

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.protocols.kinds import ABLATION
-from winnow.studies import single_emoji
+from winnow.studies import synthetic_images
 from winnow.studies.base import Task
 from winnow.studies.cub_losses import CCP, CONFIG
 from winnow.studies.methods import Comparison, Method
@@ -74,7 +74,7 @@ def compare(methods: Sequence[Method], task: Task) -> Comparison:
     """Return a comparison on single emoji with two seeds, or in full on CUB with three."""
     if not task.small:
         return Comparison(methods, seeds=(0, 1, 2), words=FULL, file=CONFIG)
-    words = [f"data={images_of(task)}", *single_emoji.WORDS, *SMALL]
+    words = [f"data={images_of(task)}", *synthetic_images.SINGLE_EMOJI, *SMALL]
     return Comparison(methods, seeds=(0, 1), words=words)
 
 
@@ -87,4 +87,4 @@ def train(compared: Comparison, task: Task) -> dict[str, list[dict[str, Any]]]:
 def make_images(task: Task) -> None:
     """Make the images of a small study where they are not there and something is to be trained."""
     if task.small and not task.only_finished:
-        single_emoji.make_single_emoji(images_of(task))
+        synthetic_images.write_single_emoji(images_of(task))

@@ -14,11 +14,11 @@ from winnow.data.datasets.cifar import CIFAR100_CLASSES
 from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.collage_pictures import draw, draw_heat_maps
 from winnow.studies.collage_report import table, told
-from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import lacking, records
 from winnow.studies.poolings import LARGE, LOSSES, every_pooling
-from winnow.studies.pretrain import Recipe, pretrain, read_record
+from winnow.studies.pretraining import Recipe, pretrain, read_record
+from winnow.studies.synthetic_images import write_cifar
 from winnow.training.build import load_splits
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def run(task: Task, size: Size) -> Findings:
     if size.made is not None and root is None:
         root = task.runs / "cifar100"
         if not task.only_finished:
-            make_cifar(root, train=size.made[0], test=size.made[1])
+            write_cifar(root, train=size.made[0], test=size.made[1])
     if not task.only_finished:
         pretrain_both(size, task.runs, root, task)
     compared = comparison(size, task.runs, root)

@@ -15,9 +15,9 @@ from winnow.evaluation import retrieval_metrics
 from winnow.functional import l2_normalize
 from winnow.models import Embedder, Head
 from winnow.pooling.base import as_tokens
+from winnow.studies.artifacts import StoredRun, require_run
 from winnow.studies.base import Findings, Task
 from winnow.studies.delta_cover_report import CLASSES, COVER, LOST, RANDOM, RANKS, draw, told
-from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.poolings import LOSSES, WORDS
 from winnow.studies.sweeps import gsp
 from winnow.training import Callback, Trainer, load_config
@@ -112,11 +112,11 @@ def checkpoints(task: Task, words: Sequence[str], seeds: int) -> tuple[list[Tens
         for seed in range(seeds):
             config = resolve_config(load_config(None, [*words, *own, f"seed={seed}"]))
 
-            def make(config: RunConfig = config) -> Kept:
-                return Kept({}, {"embeddings": torch.stack(embed_checkpoints(config, prepared, val))})
+            def make(config: RunConfig = config) -> StoredRun:
+                return StoredRun({}, {"embeddings": torch.stack(embed_checkpoints(config, prepared, val))})
 
             place = f"{name.replace(', ', '-')}-seed{seed}"
-            kept = need_run(task, place, {"config": config.model_dump(mode="json")}, make)
+            kept = require_run(task, place, {"config": config.model_dump(mode="json")}, make)
             found += kept.tensors["embeddings"].unbind()
             task.note(f"{name}, seed {seed}: {len(kept.tensors['embeddings'])} checkpoints")
     return found, val

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from winnow.evaluation import retrieval_metrics
 from winnow.losses import ContrastiveLoss
 from winnow.pooling import GSP
+from winnow.studies.artifacts import StoredRun, require_run
 from winnow.studies.base import Findings, Task
-from winnow.studies.kept_runs import Kept, need_run
 from winnow.studies.tokens_report import draw, overlap, shown, table, told
 
 BOX = 0.3  # the documents keep token vectors within [-0.3, 0.3]
@@ -143,13 +143,13 @@ def trained(task: Task, setting: Setting, method: Method, seed: int) -> Trained:
         DataError: where nothing more is to be trained.
     """
 
-    def make() -> Kept:
+    def make() -> StoredRun:
         with one_thread():
             run = train(setting, method, seed)
-        return Kept(run.numbers, {"tokens": run.tokens, "embedded": run.embedded, "labels": run.labels})
+        return StoredRun(run.numbers, {"tokens": run.tokens, "embedded": run.embedded, "labels": run.labels})
 
     asked = {"setting": asdict(setting), "method": method, "seed": seed}
-    kept = need_run(task, f"{method}-margin-{setting.margin}-seed{seed}", asked, make)
+    kept = require_run(task, f"{method}-margin-{setting.margin}-seed{seed}", asked, make)
     tokens, embedded, labels = (kept.tensors[key] for key in ("tokens", "embedded", "labels"))
     return Trained(setting, method, seed, tokens, embedded, labels, dict(kept.numbers))
 

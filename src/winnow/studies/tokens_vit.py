@@ -7,10 +7,10 @@ from pathlib import Path
 
 from winnow.studies.base import Findings, Task, paragraphs, with_data, with_runs
 from winnow.studies.cub_losses import CONFIG
-from winnow.studies.made_cifar import make_cifar
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import Found, deviation, findings, scores
 from winnow.studies.sweeps import CUB_LOSSES, gsp
+from winnow.studies.synthetic_images import write_cifar
 
 CLASS, MEAN = "class token", "mean of tokens"
 NO_CLAIM = "The documents pool maps of convolutions only, so that there is no claim to check."
@@ -66,7 +66,7 @@ def study(task: Task) -> Findings:
     Cost: 3 minutes (10 runs), on made-up pictures; in full 30 runs on CUB-200-2011, a ViT's weights and a GPU.
     """
     if task.small and task.data is None and not task.only_finished:
-        make_cifar(folder_of(task), train=MADE[0], test=MADE[1])
+        write_cifar(folder_of(task), train=MADE[0], test=MADE[1])
     compared = comparison(task)
     found = compared.train(task)
     where = (

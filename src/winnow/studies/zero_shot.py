@@ -14,13 +14,13 @@ from winnow.data.datasets import DATASETS
 from winnow.functional import NORMALIZERS, clip_norm, pairwise_distance
 from winnow.models import grid_shape
 from winnow.pooling import GSP
+from winnow.studies.artifacts import open_trained
 from winnow.studies.base import Findings, Task, with_data, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings
 from winnow.studies.poolings import WORDS
-from winnow.studies.pretrain import Recipe, pretrain, read_record
+from winnow.studies.pretraining import Recipe, pretrain, read_record
 from winnow.studies.sweeps import gsp
-from winnow.studies.trained import open_trained
 from winnow.studies.zero_shot_pictures import draw, overlays
 from winnow.studies.zero_shot_predict import class_rows, draw_splits, predict
 from winnow.studies.zero_shot_report import Pair, Seen, summarise, told

@@ -1,4 +1,4 @@
-"""Pretraining by classification: what small networks start from, since nobody publishes weights for them."""
+"""Pretraining of small networks by classification, because no published weights exist for them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,13 @@ from winnow.seeding import fork_rng
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a classifier is trained: SGD with Nesterov's momentum under one cycle of the learning rate.
-
-    Attributes:
-        epochs: Passes over the images.
-        batch: Images in a step.
-        lr: The highest learning rate of the cycle.
-        weight_decay: L2 penalty.
-        shift: Pixels by which images are moved at most, up or down and left or right; half of them are mirrored.
-        seed: Of all that is random.
-    """
+    """Settings of SGD with Nesterov momentum and a one-cycle learning rate."""
 
     epochs: int = 40
     batch: int = 512
-    lr: float = 0.4
+    lr: float = 0.4  # highest learning rate of the cycle
     weight_decay: float = 5e-4
-    shift: int = 4
+    shift: int = 4  # pixels by which images are shifted at most, in both directions; half of them are mirrored
     seed: int = 0
 
 
@@ -50,19 +41,19 @@ def pretrain(
     *,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Train a ResNet-20 to name the classes of small images, and keep its weights without the classifier.
+    """Train a ResNet-20 to classify small images, and save its weights without the classifier.
 
-    What was trained before with the same images and recipe is kept.
+    Weights that were trained with the same images and recipe are kept.
 
     Args:
-        target: The .safetensors file for the weights, as `backbone.weights` takes it; a .json beside it tells of them.
-        train: Images of one size to learn from.
-        held_out: Images of the same classes to measure its accuracy on.
-        recipe: How.
-        note: Told how it went.
+        target: A .safetensors file for the weights, as `backbone.weights` takes it; a .json next to it describes them.
+        train: Training images of one size.
+        held_out: Images of the same classes to measure the accuracy on.
+        recipe: Settings of the training.
+        note: Called with the accuracy.
 
     Returns:
-        What the .json file holds: images, classes, the recipe, and the accuracy on the held-out images.
+        Content of the .json file: images, classes, the recipe, and the accuracy on the held-out images.
     """
     asked = {"images": len(train), "classes": len(train.class_names), "held_out": len(held_out),
              "fingerprint": train.fingerprint(), "recipe": asdict(recipe)}  # fmt: skip
@@ -85,12 +76,12 @@ def pretrain(
     write_atomically(target, lambda partial: save_file(state, partial))
     record = {**asked, "accuracy": round(right, 4), "seconds": round(time.perf_counter() - started, 1)}
     write_text(target.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
-    note(f"{target.stem}: {100 * right:.1f} % of the held-out images named rightly after {record['seconds']} s")
+    note(f"{target.stem}: {100 * right:.1f} % of the held-out images classified correctly after {record['seconds']} s")
     return record
 
 
 def read_record(target: Path) -> dict[str, Any] | None:
-    """Return what is told beside a file of weights; None where nothing is."""
+    """Return the description of a file of weights; None if it is missing or damaged."""
     try:
         record: dict[str, Any] = json.loads(target.with_suffix(".json").read_text(encoding="utf-8"))
         return record
@@ -99,12 +90,12 @@ def read_record(target: Path) -> dict[str, Any] | None:
 
 
 def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Move each image by a random whole number of pixels, with black coming in, and mirror half of them.
+    """Shift each image by a random number of pixels, fill with black, and mirror half of the images.
 
     Args:
         images: (B, C, h, w).
-        most: Pixels by which each is moved at most, in both directions.
-        generator: On the images' device.
+        most: Largest shift in pixels, in both directions.
+        generator: On the device of the images.
     """
     count, _, height, width = images.shape
     device = images.device
@@ -115,13 +106,13 @@ def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
     columns = torch.where(mirrored, columns.flip(1), columns)
     padded = pad(images, [most] * 4)
     which = torch.arange(count, device=device)[:, None, None]
-    # Indices before and after the colours put these last.
+    # Indices before and after the colors put these last.
     return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 @torch.inference_mode()
 def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor, batch: int = 1000) -> float:
-    """Return the share of images (N, 3, h, w), as bytes, whose label a model names."""
+    """Return the fraction of images (N, 3, h, w), as bytes, that a model classifies correctly."""
     model.eval()
     named = [model(part / 255).argmax(dim=1) for part in torch.split(pixels, batch)]
     return float((torch.cat(named) == labels).float().mean())
@@ -149,6 +140,6 @@ def _fit(model: nn.Module, pixels: Tensor, labels: Tensor, recipe: Recipe) -> No
 
 
 def _pixels(images: ImageSet, device: torch.device) -> Tensor:
-    """Return all images (N, 3, h, w) as bytes in the device's memory."""
+    """Return all images (N, 3, h, w) as bytes on the device."""
     read = np.stack([np.asarray(images.read(index)) for index in range(len(images))])
     return torch.from_numpy(read).permute(0, 3, 1, 2).contiguous().to(device)

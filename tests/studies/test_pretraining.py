@@ -10,7 +10,7 @@ import torch
 from winnow.data import ArrayImages
 from winnow.models import build_backbone
 from winnow.models.config import BackboneConfig
-from winnow.studies.pretrain import Recipe, pretrain, read_record, shifted
+from winnow.studies.pretraining import Recipe, pretrain, read_record, shifted
 
 
 def coloured(count: int, seed: int) -> ArrayImages:
