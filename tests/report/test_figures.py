@@ -98,6 +98,14 @@ def test_a_run_shows_its_best_step():
     assert "best: 90.0% at step 20" in texts(run_curves(entries))
 
 
+def test_learning_rate_is_drawn_where_it_changes() -> None:
+    entries = [{"step": step, "loss": 1.0, "val/MAP@R": 0.5, "lr": 1e-4 * (3 - step)} for step in range(3)]
+    *_, rate = run_curves(entries).axes
+    assert len(run_curves(entries).axes) == 3
+    assert list(rate.lines[0].get_ydata()) == [entry["lr"] for entry in entries]
+    assert len(run_curves([{**entry, "lr": 1e-4} for entry in entries]).axes) == 2
+
+
 def test_the_mark_of_the_best_step_is_not_cut_off():
     figure = run_curves([{"step": step, "val/MAP@R": 0.7 + 0.001 * step} for step in range(0, 100, 10)])
     figure.draw_without_rendering()

@@ -144,6 +144,8 @@ class LastWeights(Callback):
      ["pooling=gap", "loss=triplet", "miner=semi_hard", "references=memory", "references.num_batches=2",
       "references.start_step=1"],
      ["pooling=gap", "plateau=0.5", "plateau.patience=1", "plateau.cooldown=0", "plateau.threshold=10"],
+     ["pooling=gap", "train.schedule=cosine", "train.warmup_steps=7"],
+     ["pooling=gap", "train.schedule=step", "train.milestones=[8,20]"],
      [*CCP, "pooling=gap", "loss=c2"],
      [*CCP, "zsr=0.2", "loss=c2", "references.start_from=last", "train.precision=64-true"]],
 )  # fmt: skip

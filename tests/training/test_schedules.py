@@ -1,8 +1,9 @@
-"""Learning-rate reduction as in Keras and after a resume; monitored metrics; saved embeddings."""
+"""Learning-rate schedules against torch and Keras, and after a resume; monitored metrics; saved embeddings."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from winnow.data import load_images, split_by_class
 from winnow.errors import ConfigError, ModelError
 from winnow.evaluation import retrieval_metrics
 from winnow.training import RunDir, load_config, train
-from winnow.training.config import PlateauConfig
-from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau
+from winnow.training.build import resolve_config
+from winnow.training.config import PlateauConfig, make_config
+from winnow.training.schedules import GraphLearningRates, RateSchedule, ReduceOnPlateau, make_schedule
+from winnow.training.sweep import first_run_difference
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -69,6 +72,95 @@ def test_groups_keep_their_multipliers(device: torch.device | None) -> None:
         assert all(x is y for x, y in zip(first, now, strict=True))
 
 
+def rates_of(scheduler: Any, steps: int) -> list[float]:
+    """Return the rates that a scheduler of torch gives to the steps of its optimizer."""
+    rates = []
+    for _ in range(steps):
+        rates.append(scheduler.get_last_lr()[0])
+        scheduler.optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def sgd() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
+def test_cosine_with_warm_up_follows_torch() -> None:
+    optimizer, warmup, total = sgd(), 4, 30
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, total_iters=warmup - 1)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total - warmup)
+    expected = rates_of(torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup]), total)
+    schedule = RateSchedule("cosine", total, warmup)
+    assert [schedule.factor(step) for step in range(total)] == pytest.approx(expected, abs=1e-12)
+    assert schedule.factor(total) == pytest.approx(0, abs=1e-12)
+
+
+def test_steps_follow_torch() -> None:
+    expected = rates_of(torch.optim.lr_scheduler.MultiStepLR(sgd(), [3, 7, 8], gamma=0.3), 12)
+    schedule = RateSchedule("step", 12, 0, [3, 7, 8], 0.3)
+    assert [schedule.factor(step) for step in range(12)] == pytest.approx(expected)
+    expected = rates_of(torch.optim.lr_scheduler.StepLR(sgd(), 5, gamma=0.5), 12)
+    assert [RateSchedule("step", 12, 0, 5).factor(step) for step in range(12)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.schedule=step"],
+        ["train.milestones=[3]"],
+        ["train.schedule=step", "train.milestones=[7,3]"],
+        ["train.schedule=step", "train.milestones=[0,3]"],
+        ["train.warmup_steps=30"],
+        ["train.schedule=cosine", "plateau=0.5"],
+        ["train.schedule=plateau", "plateau=1"],
+        ["train.schedule=sine"],
+    ],
+)
+def test_contradictory_schedules_are_config_errors(words: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        small_config(*words)
+
+
+def test_plateau_section_alone_means_the_plateau_schedule() -> None:
+    old, new = load_config(None, ["plateau=0.5"]), load_config(None, ["train.schedule=plateau"])
+    assert old == new
+    tree = old.model_dump(mode="json")
+    del tree["train"]["schedule"]  # a file of 0.1.0
+    assert make_config(tree) == old
+
+
+def test_epochs_become_steps_of_the_data(make_folder: MakeFolder) -> None:
+    images = load_images(make_folder(classes=8, images=4))  # 32 images in batches of 3 x 2: 5 steps
+    words = [*TINY, "train.unit=epochs", "train.schedule=step", "train.milestones=[1,3]", "train.max_steps=4",
+             "train.freeze_backbone_steps=1", "train.warmup_steps=2"]  # fmt: skip
+    asked = load_config(None, words)
+    made = resolve_config(asked, images).train
+    assert (made.max_steps, made.freeze_backbone_steps, made.warmup_steps) == (20, 5, 10)
+    assert (made.milestones, made.unit) == ([5, 15], "steps")
+    assert first_run_difference(asked, resolve_config(asked, images), None) is None
+    every = resolve_config(load_config(None, [*words, "train.milestones=2"]), images).train
+    assert make_schedule(every).factor(10) == make_schedule(every).factor(19) == 0.5
+
+
+COSINE = ["train.schedule=cosine", "train.warmup_steps=7", "pooling=gap"]
+STEP = ["train.schedule=step", "train.milestones=[4,11,12]", "train.step_factor=0.3", "pooling=gap"]
+
+
+@pytest.mark.parametrize("words", [COSINE, STEP, ["train.warmup_steps=9", "plateau=0.5", "plateau.patience=1"]])
+def test_schedule_gives_each_step_its_rate(words: list[str]) -> None:
+    trainer = make_trainer(small_config(*words, "train.lr_multipliers={'*.weight': 10}", "train.max_steps=15"))
+    seen: list[float] = []
+    step = trainer.optimizer.step
+    trainer.optimizer.step = lambda *a, **k: (seen.append(float(trainer.optimizer.param_groups[0]["lr"])), step())[1]
+    trainer.fit()
+    if trainer.plateau is None:
+        assert seen == pytest.approx([3e-2 * trainer.schedule.factor(step) for step in range(15)])
+    assert [entry["lr"] for entry in trainer.state.history[1:]] == pytest.approx(
+        [seen[at - 1] / 10 for at in (5, 10, 15)]
+    )
+
+
 PLATEAU = ["plateau=0.5", "plateau.patience=1", "plateau.cooldown=0", "plateau.threshold=10", "plateau.min_lr=1e-5"]
 
 
@@ -85,8 +177,9 @@ def test_reduced_rate_is_logged_and_used() -> None:
 
 
 @pytest.mark.parametrize("at", [3, 13, 28])
-def test_resumed_run_continues_with_its_rate(tmp_path: Path, at: int) -> None:
-    config = small_config(*PLATEAU, "train.lr_multipliers={'*.prototypes': 10}")
+@pytest.mark.parametrize("words", [PLATEAU, COSINE[:2], STEP[:3], [*PLATEAU, "train.warmup_steps=16"]])
+def test_resumed_run_continues_with_its_rate(tmp_path: Path, at: int, words: list[str]) -> None:
+    config = small_config(*words, "train.lr_multipliers={'*.prototypes': 10}")
     whole = make_trainer(config)
     whole.fit()
     folder = RunDir(tmp_path)

@@ -41,7 +41,7 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw one run: training loss and validation MAP@R per step, with the best step marked.
+    """Draw one run: training loss, validation MAP@R with the best step marked, and a learning rate that changes.
 
     Args:
         history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
@@ -50,7 +50,10 @@ def run_curves(history: History) -> Figure:
         DataError: If no entry has a loss or a validation.
     """
     loss, val = series_of(history, "loss"), series_of(history, _VAL)
+    rate = series_of(history, "lr")
     panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
+    if panels and len(set(rate.values())) > 1:
+        panels.append(("Learning rate", rate))
     if not panels:
         raise DataError(f"history: none of {len(history)} entries has 'loss' or '{_VAL}'. Pass the log of a run.")
     figure = new_figure(6.4, 0.6 + 2.2 * len(panels))

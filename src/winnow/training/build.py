@@ -31,6 +31,7 @@ from winnow.training.features import CPU_BATCH, extract_features
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.objective import Objective, build_objective, check_components, check_objective
 from winnow.training.results import Metrics
+from winnow.training.schedules import epochs_to_steps, make_schedule
 
 FROZEN_LR, FULL_LR = 1e-4, 1e-5
 """Default learning rates with a frozen backbone and for fine-tuning."""
@@ -87,10 +88,14 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
         resolved.train.lr = FROZEN_LR if resolved.backbone.train == "frozen" else FULL_LR
     if train is not None:
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
+    batch = resolved.train.classes_per_batch * resolved.train.samples_per_class
+    if train is not None:
+        epochs_to_steps(resolved.train, max(1, len(train) // batch))
     if resolved.train.eval_steps is None:
         # Small datasets overfit in a few epochs. The best step must not fall between two validations.
-        batch = resolved.train.classes_per_batch * resolved.train.samples_per_class
         resolved.train.eval_steps = 100 if train is None else max(10, min(100, len(train) // batch))
+    if resolved.train.unit == "steps":
+        make_schedule(resolved.train)  # raises for numbers out of range, before a file is written
     return resolved
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
 
+from winnow.errors import ConfigError
 from winnow.losses import LOSSES
 from winnow.miners import MINERS
 from winnow.models.config import ModelConfig, Section, make_section, present_names, section_of
@@ -14,6 +15,9 @@ from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
 from winnow.registry import PartSettings, Registry, rename_keys
 from winnow.regularizers import REGULARIZERS
+
+PLATEAU_FACTOR = 0.5
+"""Factor of `train.schedule=plateau` without `plateau.factor`, as in the conventional protocols."""
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "pooling": POOLINGS,
@@ -91,7 +95,7 @@ class ZSRConfig(Section):
 
 
 class PlateauConfig(Section):
-    """Reduction of the learning rate when `train.monitor` stops improving."""
+    """Reduction of the learning rate when `train.monitor` stops improving (`train.schedule=plateau`)."""
 
     shorthand: ClassVar[str | None] = "factor"
     aliases: ClassVar[Mapping[str, str]] = {"min_delta": "threshold"}
@@ -134,6 +138,23 @@ class TrainConfig(Section):
     )
     lr_multipliers: dict[str, NonNegativeFloat] = Field(
         {}, description="factors on the learning rate by parameter name pattern, such as {'*.prototypes': 10}"
+    )
+    schedule: Literal["constant", "plateau", "step", "cosine"] = Field(
+        "constant",
+        description="learning rate over the run: 'plateau' lowers it when validation stalls (plateau.*), 'step' at "
+        "train.milestones, 'cosine' to 0 at train.max_steps",
+    )
+    warmup_steps: int = Field(0, ge=0, description="first steps, in which the learning rate rises linearly")
+    milestones: int | list[int] = Field(
+        [],
+        description="(schedule=step) steps at which train.step_factor multiplies the learning rate; one number n: "
+        "every n steps",
+    )
+    step_factor: float = Field(0.5, gt=0, le=1, description="(schedule=step) factor on the learning rate")
+    unit: Literal["steps", "epochs"] = Field(
+        "steps",
+        description="unit of max_steps, freeze_backbone_steps, warmup_steps, and milestones; epochs are converted to "
+        "steps when a run starts",
     )
     optimizer: Literal["adam", "adamw"] = Field(
         "adam", description="adamw decays the weights; adam adds an L2 penalty to the gradient"
@@ -212,6 +233,26 @@ class RunConfig(ModelConfig):
         if name in LOSSES and isinstance(references, Mapping) and "name" not in references:
             return {**tree, "references": {"name": LOSSES[name].default_references, **references}}
         return tree
+
+    @model_validator(mode="after")
+    def _match_schedule(self) -> RunConfig:
+        """Let `plateau.factor` below 1 mean `train.schedule=plateau`, as before there were other schedules."""
+        train, plateau = self.train, self.plateau
+        if train.schedule == "plateau" and plateau.factor == 1:
+            if "factor" in plateau.model_fields_set:
+                raise ConfigError(
+                    "plateau.factor: 1 keeps the learning rate, expected less than 1 with train.schedule=plateau. "
+                    "Lower it."
+                )
+            plateau.factor = PLATEAU_FACTOR
+        elif train.schedule != "plateau" and plateau.factor < 1:
+            if "schedule" in train.model_fields_set:
+                raise ConfigError(
+                    f"plateau.factor: {plateau.factor} has no effect with train.schedule={train.schedule}. Remove one "
+                    "of both settings."
+                )
+            train.schedule = "plateau"
+        return self
 
 
 def make_config(tree: Mapping[str, Any]) -> RunConfig:

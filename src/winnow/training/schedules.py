@@ -1,13 +1,117 @@
-"""Learning-rate schedule: reduce the rate when validation stops improving, also inside CUDA graphs."""
+"""Learning-rate schedules: warm-up, steps, cosine, and plateau, also inside CUDA graphs."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
 
-from winnow.training.config import PlateauConfig
+from winnow.errors import ConfigError
+from winnow.training.config import PlateauConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    r"""Factor on the learning rate as a function of the step $t = 0, 1, \dots$
+
+    $$\eta_t = \eta\, \min\Big(1, \frac{t + 1}{W}\Big)\, s(t)$$
+
+    with W warm-up steps. The decay s has one of three forms, for T steps, milestones $m_i$, and a factor $\gamma$:
+
+    $$s_{\text{constant}}(t) = 1, \qquad s_{\text{step}}(t) = \gamma^{|\{i\, :\, m_i \le t\}|}, \qquad
+      s_{\text{cosine}}(t) = \frac12 \Big(1 + \cos \pi \frac{\max(0, t - W)}{T - W}\Big)$$
+
+    A plateau is no function of the step: `ReduceOnPlateau` multiplies this factor.
+
+    Reference: Loshchilov, Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017, equation 5, for
+    the cosine (here without restarts).
+
+    Args:
+        decay: Form of s.
+        max_steps: Number of steps T.
+        warmup_steps: Number of warm-up steps W, less than T; 0 for none.
+        milestones: Steps $m_i$ in ascending order, or one number n for every multiple of n.
+        step_factor: Factor gamma.
+
+    Raises:
+        ConfigError: If a number is out of range.
+    """
+
+    decay: Literal["constant", "step", "cosine"]
+    max_steps: int
+    warmup_steps: int = 0
+    milestones: Sequence[int] | int = ()
+    step_factor: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup_steps < self.max_steps:
+            raise ConfigError(
+                f"train.warmup_steps: expected less than train.max_steps={self.max_steps}, got {self.warmup_steps}. "
+                "Lower it."
+            )
+        given = [self.milestones] if isinstance(self.milestones, int) else list(self.milestones)
+        if any(step < 1 for step in given) or sorted(set(given)) != given:
+            raise ConfigError(
+                f"train.milestones: expected steps from 1 in ascending order, got {self.milestones}. Correct the list."
+            )
+        if bool(given) != (self.decay == "step"):
+            raise ConfigError(
+                "train.milestones: missing with train.schedule=step. Name the steps at which the rate is reduced."
+                if self.decay == "step"
+                else "train.milestones: no effect without train.schedule=step. Set it, or remove the milestones."
+            )
+
+    def factor(self, step: int) -> float:
+        """Return the factor on the learning rate in a step, counted from 0."""
+        warmup = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        return warmup * self._decay(step)
+
+    def _decay(self, step: int) -> float:
+        """Return s(t)."""
+        if self.decay == "cosine":
+            done = max(0, step - self.warmup_steps) / (self.max_steps - self.warmup_steps)
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        if self.decay == "step":
+            if isinstance(self.milestones, int):
+                return float(self.step_factor ** (step // self.milestones))
+            return float(self.step_factor ** sum(milestone <= step for milestone in self.milestones))
+        return 1.0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the factor is 1 in every step."""
+        return self.decay == "constant" and self.warmup_steps == 0
+
+
+def make_schedule(settings: TrainConfig) -> RateSchedule:
+    """Return the schedule of a config whose numbers are in steps.
+
+    Raises:
+        ConfigError: If the warm-up or the milestones are invalid.
+    """
+    decay = "constant" if settings.schedule == "plateau" else settings.schedule
+    return RateSchedule(decay, settings.max_steps, settings.warmup_steps, settings.milestones, settings.step_factor)
+
+
+def epochs_to_steps(settings: TrainConfig, epoch: int) -> None:
+    """Convert the settings that `train.unit` concerns from epochs to steps, in place.
+
+    Args:
+        settings: Settings of training; unchanged if they are in steps.
+        epoch: Steps in an epoch.
+    """
+    if settings.unit == "steps":
+        return
+    settings.max_steps *= epoch
+    settings.freeze_backbone_steps *= epoch
+    settings.warmup_steps *= epoch
+    milestones = settings.milestones
+    settings.milestones = milestones * epoch if isinstance(milestones, int) else [epoch * one for one in milestones]
+    settings.unit = "steps"
 
 
 class ReduceOnPlateau:

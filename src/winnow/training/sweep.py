@@ -30,6 +30,9 @@ _AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None}
 _RESOLVED = ("image.resize", "image.crop", "backbone.stride")
 """Keys of settings that depend on the network and the data unless they are set."""
 
+_COUNTED = ("unit", "max_steps", "freeze_backbone_steps", "warmup_steps", "milestones")
+"""Keys of `train` that a run which was requested in epochs has in steps; they depend on the data."""
+
 _RECORD_KEYS = ("method", "seed", "fold", "run", "validations")
 """Keys of a recorded run that are not part of its result."""
 
@@ -179,6 +182,9 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
     for section, name in (key.split(".") for key in _RESOLVED):
         if name not in getattr(config, section).model_fields_set:
             del requested[section][name]
+    if config.train.unit == "epochs":
+        for name in _COUNTED:
+            del requested["train"][name]
     classes = present["train"]["classes_per_batch"]
     if classes < requested["train"]["classes_per_batch"] and _has_all_classes(classes, result):
         del requested["train"]["classes_per_batch"]

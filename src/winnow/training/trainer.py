@@ -28,7 +28,7 @@ from winnow.training.inputs import Inputs
 from winnow.training.objective import Objective, parameter_groups
 from winnow.training.results import ValidationEntry
 from winnow.training.run_dir import RunDir
-from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau
+from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau, make_schedule
 
 
 class Trainer:
@@ -85,9 +85,10 @@ class Trainer:
             groups, lr=settings.lr, weight_decay=settings.weight_decay,
             fused=self._optimizer_options["fused"], capturable=graph,
         )  # fmt: skip
-        self.plateau: ReduceOnPlateau | None = None
-        if config.plateau.factor < 1:
-            self.plateau = ReduceOnPlateau(config.plateau, settings.lr)
+        self.schedule = make_schedule(settings)
+        self.plateau = ReduceOnPlateau(config.plateau, settings.lr) if settings.schedule == "plateau" else None
+        self.learning_rates: GraphLearningRates | None = None  # None: the rates never change
+        if self.plateau is not None or not self.schedule.is_constant:
             self.learning_rates = GraphLearningRates(optimizer, self.device if graph else None)
 
         # Batches
@@ -147,6 +148,8 @@ class Trainer:
         seed = derive_seed(self.config.seed, step)  # all random numbers of a step are a function of these two
         seed_everything(seed)
         generator = torch.Generator().manual_seed(seed)
+        if self.learning_rates is not None:
+            self.learning_rates.scale(self._rate_factor(step))
         for parameter in self._backbone:
             parameter.requires_grad_(step >= self.config.train.freeze_backbone_steps)
         indices = self.sampler.batch(step)
@@ -155,6 +158,10 @@ class Trainer:
             step, lambda out: self.train.train(indices, generator, out, rows), self.train.labels[indices]
         )
         self.stream.throttle()
+
+    def _rate_factor(self, step: int) -> float:
+        """Return the factor on all learning rates in a step."""
+        return self.schedule.factor(step) * (1.0 if self.plateau is None else self.plateau.scale)
 
     def _iter_validate(self, losses: dict[str, float], start_time: float) -> Steps[None]:
         """Evaluate the validation split, record whether it is the best so far, and write a checkpoint."""
@@ -167,7 +174,7 @@ class Trainer:
         metrics = result.metrics()
         value = metrics[self.config.train.monitor]
         state.seconds = time.perf_counter() - start_time
-        lr = None if self.plateau is None else self.plateau.rate  # of the steps before this validation
+        lr = None if self.learning_rates is None else self._last_rate()
         entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr)
         state.history.append(entry)
 
@@ -176,14 +183,19 @@ class Trainer:
             self.best_state = {key: tensor.detach().clone() for key, tensor in self.objective.state_dict().items()}
         if self.ccp_solver is not None:
             yield from self.ccp_solver.iter_update(state.step, metrics[self.ccp_solver.monitor], over=self._is_over())
-        if self.plateau is not None:
-            if state.step > 0:  # the value of the pretrained network does not count
-                self.plateau.update(value)
-            self.learning_rates.scale(self.plateau.scale)
+        if self.plateau is not None and state.step > 0:  # the value of the pretrained network does not count
+            self.plateau.update(value)
 
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self.checkpoint(), state.history)
         self.callback.validated(entry, improved, self.config.train.monitor)
+
+    def _last_rate(self) -> float:
+        """Return the learning rate of the step before this validation."""
+        if self.plateau is not None and self.schedule.is_constant:
+            return self.plateau.rate  # not a product, which rounding could make another number
+        assert self.config.train.lr is not None
+        return self.config.train.lr * self._rate_factor(max(0, self.state.step - 1))
 
     def _is_over(self) -> bool:
         return self.state.step >= self.config.train.max_steps or self.early_stopping.should_stop(self.state)
@@ -231,7 +243,8 @@ class Trainer:
             self.ccp_solver.load_state_dict(checkpoint["problems"], self.best_state)
         if self.plateau is not None and checkpoint["plateau"] is not None:
             self.plateau.load_state_dict(checkpoint["plateau"])
-            self.learning_rates.scale(self.plateau.scale)  # the loaded rates are not the tensors of a graph
+        if self.learning_rates is not None:  # the loaded rates are not the tensors of a graph
+            self.learning_rates.scale(self._rate_factor(self.state.step))
         if self.processes.is_first:
             self.run_dir.write_history(self.state.history)
 
