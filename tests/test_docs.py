@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import typer
 
+import benchmarks.__main__
 from tests.docs.blocks import FENCE, PAGES, ROOT, blocks, name, words_of
 from winnow.cli.main import app
 from winnow.losses import LOSSES
@@ -42,7 +43,7 @@ COMMANDS = [
     for page in PAGES
     for block in blocks(page)
     for words in (words_of(line)[0] for line in block.commands())
-    if words[0] not in ("cp", "curl", "python")
+    if words[0] not in ("cp", "curl") and (words[0] != "python" or words[1:3] == ["-m", "benchmarks"])
 ]
 
 
@@ -59,8 +60,12 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
     if words[0] == "torchrun":
         module = words.index("-m")
         words = words[module + 1 :]
-    assert words[0] == "winnow"
-    command, rest = typer.main.get_command(app), words[1:]
+    program = app
+    if words[:3] == ["python", "-m", "benchmarks"]:
+        program, words = benchmarks.__main__.app, words[2:]
+    else:
+        assert words[0] == "winnow"
+    command, rest = typer.main.get_command(program), words[1:]
     while hasattr(command, "commands"):
         command, rest = command.commands[rest[0]], rest[1:]
     context = command.make_context(command.name, list(rest))
@@ -84,7 +89,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
 
 def test_every_command_is_shown():
     shown = {words[1] for _, words in COMMANDS if words[0] == "winnow"}
-    assert shown == set(typer.main.get_command(app).commands)
+    assert shown == {name for name, command in typer.main.get_command(app).commands.items() if not command.hidden}
 
 
 OLD_KEYS = {
@@ -162,9 +167,11 @@ def test_generated_pages_are_complete(site):
                 assert f"<code>{registry.kind}.{setting.name}</code>" in html
     line = (site / "reference/cli.html").read_text()
     for command in typer.main.get_command(app).commands.values():
+        if command.hidden:
+            continue
         assert f'id="{command.name}"' in line
         for parameter in command.params:
-            if parameter.param_type_name == "option" and parameter.name != "help":
+            if parameter.param_type_name == "option" and parameter.name != "help" and not parameter.hidden:
                 assert f"<code>{parameter.opts[0]}" in line
 
 

@@ -110,15 +110,16 @@ def value_differences(group: str, *, exact: bool) -> Iterator[str]:
 
 
 def config_differences() -> Iterator[str]:
-    """Yield the runs of protocols and studies whose settings differ.
+    """Yield the runs of protocols and studies whose settings differ or that are missing.
 
-    The settings of the record are read as those of an old file, so that their old names count as the new ones.
+    The settings of the record are read as those of an old file, so their old names count as the new ones. Runs of
+    methods that are newer than the record have nothing to be compared with.
     """
     kept, new = read("configs.json.gz"), configs.compute()
     old = [configs.a.dump(configs.a.make_config(tree)) for tree in configs.unpack(kept)]
-    for key in sorted({*kept["entries"], *new}):
-        if key not in new or key not in kept["entries"]:
-            yield f"{key} is {'new' if key in new else 'missing'}"
+    for key in sorted(kept["entries"]):
+        if key not in new:
+            yield f"{key} is missing"
             continue
         entry, made = kept["entries"][key], new[key]
         if not isinstance(entry, list) or not isinstance(made, list):
