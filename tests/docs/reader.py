@@ -37,8 +37,8 @@ from winnow.data.emoji import load_emoji
 from winnow.serve import create_app
 from winnow.training import make_config
 
-TINY = ["image.resize=32", "image.crop=32", "train.max_steps=2", "train.eval_steps=1", "train.projection_init=random",
-        "train.device=cpu"]  # fmt: skip
+TINY = ["image.resize=32", "image.crop=32", "train.max_steps=2", "train.eval_steps=1", "train.warmup_steps=0",
+        "train.projection_init=random", "train.device=cpu"]  # fmt: skip
 SMALLER: dict[str, list[str]] = {
     "demo": ["--seeds", "1", "--steps", "2"],
     "train": TINY,
