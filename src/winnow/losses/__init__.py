@@ -1,9 +1,10 @@
-"""Pair losses, proxy losses, zero-shot regularization, and the proximal penalty."""
+"""Pair losses, proxy losses, zero-shot and intra-batch regularization, and the proximal penalty."""
 
 from winnow.functional.pairs import Pairs
 from winnow.losses.base import PairLoss
 from winnow.losses.classification import ArcFaceLoss, NormalizedSoftmaxLoss
 from winnow.losses.contrastive import ContrastiveLoss, CosineContrastiveLoss, MarginLoss
+from winnow.losses.intra_batch import IntraBatchRegularizer
 from winnow.losses.potential_field import PotentialFieldLoss
 from winnow.losses.proximal import ProximalPenalty
 from winnow.losses.proxy import ProxyAnchorLoss, ProxyLoss, ProxyNCALoss, SoftTripleLoss
@@ -57,6 +58,7 @@ __all__ = [
     "ContrastiveLoss",
     "CosineContrastiveLoss",
     "GeneralizedLiftedStructureLoss",
+    "IntraBatchRegularizer",
     "MarginLoss",
     "MultiSimilarityLoss",
     "NPairsLoss",

@@ -148,9 +148,10 @@ def smooth_ranks(
         (Q,) bool, whether the query has such a positive; (Q,) its rank among the positives; (Q,) and among all.
     """
     positives, either = pairs.positives, pairs.positives | pairs.negatives
-    best = similarities.detach().masked_fill(~positives, -torch.inf)
-    best = best.topk(min(max_positives, best.shape[1]), dim=1)
-    for values, index in zip(best.values.unbind(1), best.indices.split(1, dim=1), strict=True):
+    candidates = similarities.detach().masked_fill(~positives, -torch.inf)
+    best = candidates.topk(min(max_positives, candidates.shape[1]), dim=1)
+    for values, position in zip(best.values.unbind(1), best.indices.unbind(1), strict=True):
+        index = position[:, None]
         above = torch.sigmoid((similarities - similarities.gather(1, index)) / temperature)
         above = above.scatter(1, index, 0.0)  # a positive does not precede itself
         yield values > -torch.inf, 1 + (above * positives).sum(dim=1), 1 + (above * either).sum(dim=1)
