@@ -171,6 +171,90 @@ def slow_soft_triple(pairs: Pairs, scale: float, gamma: float, tau: float, margi
     return (sum(terms) / len(terms) if terms else 0.0) + (tau * apart / len(within) if within else 0.0)
 
 
+def slow_cross_entropy(pairs: Pairs, logit: Callable[[int, int], float]) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        if pairs.positives[q]:
+            own = sum(math.exp(logit(q, r)) for r in pairs.positives[q])
+            terms.append(-math.log(own / sum(math.exp(logit(q, r)) for r in pairs.positives[q] + pairs.negatives[q])))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def slow_norm_softmax(pairs: Pairs, temperature: float) -> float:
+    return slow_cross_entropy(pairs, lambda q, r: pairs.similarity(q, r) / temperature)
+
+
+def slow_arcface(pairs: Pairs, margin: float, scale: float) -> float:
+    def logit(q: int, r: int) -> float:
+        cosine = max(-1.0, min(1.0, pairs.similarity(q, r)))
+        if r not in pairs.positives[q]:
+            return scale * cosine
+        angle = math.acos(cosine)
+        beyond = angle > math.pi - margin
+        return scale * (cosine - margin * math.sin(margin) if beyond else math.cos(angle + margin))
+
+    return slow_cross_entropy(pairs, logit)
+
+
+def slow_supcon(pairs: Pairs, temperature: float) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        if pairs.positives[q]:
+            total = sum(math.exp(pairs.similarity(q, r) / temperature) for r in pairs.positives[q] + pairs.negatives[q])
+            logs = [math.log(math.exp(pairs.similarity(q, p) / temperature) / total) for p in pairs.positives[q]]
+            terms.append(-sum(logs) / len(logs))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def slow_rank(pairs: Pairs, q: int, p: int, among: list[int], temperature: float) -> float:
+    gaps = [(pairs.similarity(q, r) - pairs.similarity(q, p)) / temperature for r in among if r != p]
+    return 1 + sum(1 / (1 + math.exp(-gap)) if gap > 0 else math.exp(gap) / (1 + math.exp(gap)) for gap in gaps)
+
+
+def most_similar(pairs: Pairs, q: int, count: int) -> list[int]:
+    return sorted(pairs.positives[q], key=lambda p: -pairs.similarity(q, p))[:count]
+
+
+def slow_smooth_ap(pairs: Pairs, temperature: float, max_positives: int) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        if found := most_similar(pairs, q, max_positives):
+            own, every = pairs.positives[q], pairs.positives[q] + pairs.negatives[q]
+            ratios = [
+                slow_rank(pairs, q, p, own, temperature) / slow_rank(pairs, q, p, every, temperature) for p in found
+            ]
+            terms.append(1 - sum(ratios) / len(ratios))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def slow_recall_at_k(
+    pairs: Pairs, ks: tuple[int, ...], temperature: float, rank_temperature: float, max_positives: int
+) -> float:
+    terms = []
+    for q in range(len(pairs.q)):
+        if found := most_similar(pairs, q, max_positives):
+            ranks = [slow_rank(pairs, q, p, pairs.positives[q] + pairs.negatives[q], temperature) for p in found]
+            for k in ks:
+                within = sum(1 / (1 + math.exp((rank - k) / (k * rank_temperature))) for rank in ranks)
+                terms.append(1 - min(k, within) / min(k, len(found)))
+    return sum(terms) / len(terms) if terms else 0.0
+
+
+def slow_pfml(pairs: Pairs, delta: float, alpha: float) -> float:
+    def repulsion(d: float) -> float:
+        nearest = 0.25 * delta
+        if d >= nearest:
+            return (delta / min(d, delta)) ** alpha - 1
+        slope = -alpha / nearest * (delta / nearest) ** alpha
+        return (delta / nearest) ** alpha - 1 + slope * (d - nearest)
+
+    total = 0.0
+    for q in range(len(pairs.q)):
+        total += sum(1 - (delta / max(delta, pairs.distance(q, r))) ** alpha for r in pairs.positives[q])
+        total += sum(repulsion(pairs.distance(q, r)) for r in pairs.negatives[q])
+    return total / len(pairs.q) if pairs.q else 0.0
+
+
 # For each loss: the loop, and settings to test in addition to the defaults.
 SLOW: dict[str, tuple[Callable[..., float], list[dict[str, object]]]] = {
     "c1": (slow_c1, [{"neg_margin": -0.2}]),
@@ -186,6 +270,15 @@ SLOW: dict[str, tuple[Callable[..., float], list[dict[str, object]]]] = {
         slow_soft_triple,
         [{"scale": 3.0, "gamma": 0.6, "tau": 0.4, "margin": 0.2}, {"similarity": "distance", "scale": 5.0}],
     ),
+    "supcon": (slow_supcon, [{"temperature": 0.7}]),
+    "smooth_ap": (slow_smooth_ap, [{"temperature": 0.3}, {"temperature": 0.2, "max_positives": 2}]),
+    "recall_at_k": (
+        slow_recall_at_k,
+        [{"ks": (1, 3), "temperature": 0.3, "rank_temperature": 0.5}, {"temperature": 0.2, "max_positives": 2}],
+    ),
+    "norm_softmax": (slow_norm_softmax, [{"temperature": 0.7}]),
+    "arcface": (slow_arcface, [{"margin": 1.2, "scale": 4.0}, {"margin": 0.0, "scale": 5.0}]),
+    "pfml": (slow_pfml, [{"delta": 1.1, "alpha": 1.5}, {"delta": 3.0, "alpha": 3.0}]),
 }
 
 BETAS = [1.1, 0.4, 0.8, 1.5]  # boundaries of the margin loss, one for each class
@@ -283,7 +376,7 @@ def test_ball_normalization_keeps_the_length_of_short_vectors(section):
         torch.testing.assert_close(float(call(loss, *inputs).detach()), wanted, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["c2", "triplet", "ms", "lifted", "npair"])
+@pytest.mark.parametrize("name", ["c2", "triplet", "ms", "lifted", "npair", "supcon"])
 def test_agrees_with_pytorch_metric_learning(name):
     from pytorch_metric_learning import losses, reducers
 
@@ -293,6 +386,7 @@ def test_agrees_with_pytorch_metric_learning(name):
         "ms": losses.MultiSimilarityLoss(alpha=3.0, beta=20.0, base=0.4),
         "lifted": losses.GeneralizedLiftedStructureLoss(neg_margin=0.7, pos_margin=0.0),
         "npair": losses.NTXentLoss(temperature=0.25),
+        "supcon": losses.SupConLoss(temperature=0.25),
     }[name]
     ours = {
         "c2": {"pos_margin": 0.3, "neg_margin": 1.2},
@@ -300,6 +394,7 @@ def test_agrees_with_pytorch_metric_learning(name):
         "ms": {"alpha": 3.0, "beta": 20.0, "base": 0.4},
         "lifted": {"neg_margin": 0.7},
         "npair": {"scale": 4.0},
+        "supcon": {"temperature": 0.25},
     }[name]
     queries = batch()
     value, grad = backward(LOSSES.build({"name": name, **ours}), queries, LABELS)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from winnow.losses import ProxyAnchorLoss, ProxyLoss, ProxyNCALoss, SoftTripleLoss
+from winnow.losses import (
+    LOSSES,
+    ArcFaceLoss,
+    NormalizedSoftmaxLoss,
+    ProxyAnchorLoss,
+    ProxyLoss,
+    SoftTripleLoss,
+)
 from winnow.losses.proxy import class_columns, mean_distance_within_classes, softmax_means
 
 
@@ -15,7 +22,7 @@ def vectors(count: int, width: int = 5, seed: int = 0) -> Tensor:
 
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
-every_loss = pytest.mark.parametrize("kind", [ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss])
+every_loss = pytest.mark.parametrize("kind", [LOSSES[name] for name in LOSSES if issubclass(LOSSES[name], ProxyLoss)])
 
 
 @every_loss
@@ -157,3 +164,52 @@ def test_one_center_is_the_normalized_softmax_with_a_margin() -> None:
     torch.testing.assert_close(
         SoftTripleLoss(scale=9.0, margin=0.3)(queries, labels, ref_emb=centers, ref_labels=torch.arange(4)), wanted
     )
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5, 1.4])
+def test_arcface_agrees_with_pytorch_metric_learning(margin: float) -> None:
+    from pytorch_metric_learning import losses
+
+    theirs = losses.ArcFaceLoss(3, 5, margin=math.degrees(margin), scale=7.0).double()
+    compare_with_classifier(ArcFaceLoss(3, 5, margin=margin, scale=7.0).double(), theirs)
+
+
+def test_normalized_softmax_agrees_with_pytorch_metric_learning() -> None:
+    from pytorch_metric_learning import losses
+
+    theirs = losses.NormalizedSoftmaxLoss(3, 5, temperature=0.3).double()
+    compare_with_classifier(NormalizedSoftmaxLoss(3, 5, temperature=0.3).double(), theirs)
+
+
+def compare_with_classifier(ours: ProxyLoss, theirs: torch.nn.Module) -> None:
+    """PML has the classes of a classifier in columns."""
+    assert ours.proxies is not None
+    with torch.no_grad():
+        theirs.W.copy_(ours.proxies.mT)
+    found = []
+    for loss in (ours, theirs):
+        x = vectors(6).requires_grad_()
+        value = loss(torch.nn.functional.normalize(x, dim=1), LABELS)
+        value.backward()
+        found.append((value.detach(), x.grad))
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(ours.proxies.grad, theirs.W.grad.mT)
+
+
+@pytest.mark.parametrize("cosine", [1.0, -1.0, 0.2])
+def test_the_margin_of_arcface_has_finite_gradients_everywhere(cosine: float) -> None:
+    from winnow.losses.classification import add_angle
+
+    value = torch.tensor(cosine, dtype=torch.float64, requires_grad=True)
+    moved = add_angle(value, 0.5)
+    moved.backward()
+    assert value.grad is not None
+    assert value.grad.isfinite()
+    assert float(moved.detach()) < cosine
+
+
+def test_the_margin_of_arcface_never_rewards_a_larger_angle() -> None:
+    from winnow.losses.classification import add_angle
+
+    cosines = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    assert (add_angle(cosines, 0.5).diff() > 0).all()

@@ -47,6 +47,16 @@ def test_every_row_of_the_tables_can_be_trained(protocol: str, target: str) -> N
         check_components(config)
 
 
+@pytest.mark.parametrize("target", SETS)
+def test_intra_batch_connections_join_any_loss_and_pooling(target: str) -> None:
+    for method in ("norm_softmax+libc", "norm_softmax+libc+gsp", "ms+libc"):
+        config = settings("conventional", target, method)
+        check_objective(config)
+        assert config.libc.weight == 1
+        assert config.train.samples_per_class > 1
+    assert settings("fair", "cub", "ms").libc.weight == 0
+
+
 def batch(config: RunConfig) -> tuple[int, int]:
     return config.train.classes_per_batch, config.train.samples_per_class
 

@@ -193,7 +193,7 @@ def test_old_names_of_settings_load() -> None:
     assert isinstance(ccp, ChanceConstrainedProxies)
     new = (ccp.proxies_per_class, ccp.pool_size, ccp.proximal_weight, ccp.max_problems, ccp.start_from)
     assert (*new, ccp.normalize_proxies) == (2, 5, 0.1, 4, "last", True)
-    assert REFERENCES.resolve({"name": "proxies", "per_class": 2}).arguments() == {"proxies_per_class": 2}
+    assert REFERENCES.resolve({"name": "proxies", "per_class": 2}).arguments()["proxies_per_class"] == 2
     assert REFERENCES.resolve("in_batch").name == "batch"
 
 

@@ -37,7 +37,7 @@ ALTERNATING = [*CCP, "zsr=0.2", "train.max_steps=12", "train.eval_steps=2", "tra
 CASES = {
     "gsp, zsr": ["loss=c2", "zsr=0.3", "pooling.learn_mu=true", "regularizer=r2", "regularizer.centers=means", *UNEVEN],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1",
-               "miner=distance_weighted", "pooling=gap", *RAGGED],
+               "miner=distance_weighted", "pooling=gap", "libc=0.5", *RAGGED],
     "ccp": ["loss=ms", *ALTERNATING],
     # A query and the proxy that was copied from it coincide but for rounding, which differs with the processes.
     "ccp, c2": ["loss=c2", *ALTERNATING],

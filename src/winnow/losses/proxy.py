@@ -221,15 +221,7 @@ class ProxyNCALoss(ProxyLoss):
         h = pairs.similarities()
         if self.similarity == "squared_distance":
             h = 2 * h - pairs.queries.square().sum(dim=1, keepdim=True) - pairs.references.square().sum(dim=1)
-        h = h / self.temperature
-        complete = pairs.positives.any(dim=1)
-        # A query without a positive takes all references on both sides: zero, with a gradient of zero.
-        own = pairs.positives | ~complete[:, None]
-        either = pairs.positives | pairs.negatives | ~complete[:, None]
-        if h.shape[1] == 0:
-            return h.sum()
-        terms = h.masked_fill(~either, -torch.inf).logsumexp(dim=1) - h.masked_fill(~own, -torch.inf).logsumexp(dim=1)
-        return terms.sum() / complete.sum().clamp(min=1)
+        return cross_entropy_of_positives(h / self.temperature, pairs)
 
 
 class SoftTripleLoss(ProxyLoss):
@@ -319,6 +311,26 @@ class SoftTripleLoss(ProxyLoss):
         reach = max(32, len(pairs.queries))  # the most pairs that take no more memory than s
         distance = mean_distance_within_classes(pairs.references, column, counted.any(dim=0), reach)
         return terms.sum() / complete.sum().clamp(min=1) + self.tau / 2 * distance
+
+
+def cross_entropy_of_positives(logits: Tensor, pairs: Pairs) -> Tensor:
+    r"""Return $\operatorname{mean}_q -\log \sum_{r \in P_q} p_{qr}$, with p the softmax over a query's pairs.
+
+    The mean is over the queries that have a positive.
+
+    Args:
+        logits: (Q, R).
+        pairs: Their kinds.
+    """
+    if logits.shape[1] == 0:
+        return logits.sum()
+    complete = pairs.positives.any(dim=1)
+    # A query without a positive takes all references on both sides: zero, with a gradient of zero.
+    own = pairs.positives | ~complete[:, None]
+    either = pairs.positives | pairs.negatives | ~complete[:, None]
+    total = logits.masked_fill(~either, -torch.inf).logsumexp(dim=1)
+    terms = total - logits.masked_fill(~own, -torch.inf).logsumexp(dim=1)
+    return terms.sum() / complete.sum().clamp(min=1)
 
 
 _COINCIDE = 1e-14  # squared distance of unit vectors that differ by rounding alone; the root has no gradient at 0

@@ -1,4 +1,4 @@
-"""Losses with a soft maximum over pairs: multi-similarity and N-pairs."""
+"""Losses with a soft maximum over pairs: multi-similarity, N-pairs, and supervised contrastive."""
 
 from __future__ import annotations
 
@@ -99,6 +99,53 @@ class NPairsLoss(PairLoss):
         counted = pairs.positives & complete
         terms = torch.nn.functional.softplus(repel - h) * counted
         return terms.sum() / counted.sum().clamp(min=1)
+
+
+class SupConLoss(PairLoss):
+    r"""Supervised contrastive loss: each positive against all other references.
+
+    $$L = \operatorname{mean}_q \frac{1}{|P_q|} \sum_{p \in P_q} -\log
+        \frac{e^{s_{qp} / T}}{\sum_{r \in P_q \cup N_q} e^{s_{qr} / T}}$$
+
+    The first mean is over the queries that have a positive. The positives of a query compete with each other, unlike in
+    the N-pairs loss.
+
+    Reference: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, equation 2.
+
+    Use when: batches are large, with several images per class. Training from scratch takes lower temperatures than
+    fine-tuning.
+
+    Differences: the paper contrasts two augmented copies of each image. Equal to PML `SupConLoss(temperature)`.
+
+    Args:
+        temperature: Temperature T of the softmax, above 0.
+        normalize: Normalization before comparison: "unit", "ball", None, or a function.
+        miner: Selects the pairs to compare. None compares all pairs.
+
+    Raises:
+        ValueError: If the temperature is not above 0.
+    """
+
+    def __init__(
+        self, *, temperature: float = 0.1, normalize: Normalization = "unit", miner: Mining | None = None
+    ) -> None:
+        super().__init__(normalize=normalize, miner=miner)
+        if temperature <= 0:
+            raise ValueError(f"temperature: expected a value above 0, got {temperature}. The paper uses 0.1.")
+        self.temperature = temperature
+
+    def compute_loss(self, pairs: Pairs) -> Tensor:
+        """Return the scalar loss of the pairs."""
+        h = pairs.similarities() / self.temperature
+        if h.shape[1] == 0:
+            return h.sum()
+        count = pairs.positives.sum(dim=1)
+        complete = count > 0
+        # A query without a positive takes all references, so no sum is empty. It is not counted.
+        either = pairs.positives | pairs.negatives | ~complete[:, None]
+        total = h.masked_fill(~either, -torch.inf).logsumexp(dim=1)
+        terms = (total - (h * pairs.positives).sum(dim=1) / count.clamp(min=1)) * complete
+        return terms.sum() / complete.sum().clamp(min=1)
 
 
 def log_one_plus_sum_exp(values: Tensor, mask: Tensor) -> Tensor:

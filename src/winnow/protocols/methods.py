@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from winnow.errors import ConfigError, nearest
-from winnow.losses import LOSSES
+from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
 from winnow.protocols.kinds import SAMPLES, Backbone, Protocol
 from winnow.protocols.sets import ProtocolSet
@@ -75,11 +75,23 @@ def _pooling(name: str) -> Callable[[ProtocolSet, Protocol, bool], Words]:
     return words
 
 
+def _libc(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
+    classes, images = {"cub": (6, 9), "cars": (10, 7), "sop": (15, 6), "inshop": (14, 4)}.get(
+        target.preset or "", (8, 4)
+    )
+    settings = IntraBatchRegularizer.presets.get(target.preset or "", {})
+    return [
+        "libc=1", *(f"libc.{name}={value}" for name, value in settings.items()),
+        f"train.classes_per_batch={classes}", f"train.samples_per_class={images}",
+    ]  # fmt: skip
+
+
 ADDITIONS: Mapping[str, Addition] = {
     "xbm": Addition("references", "a memory of earlier batches, from step 1000 on", _memory(1)),
     "xbm-s": Addition("references", "the small memory of the documents", _memory(0)),
     "ccp": Addition("references", "proxies seeded from the data, problem after problem", _ccp()),
     "ccp-s": Addition("references", "CCP with one proxy for each class", _ccp("references.proxies_per_class=1")),
+    "libc": Addition("messages", "classification after messages within the batch, in the batches of its paper", _libc),
     "gsp": Addition("pooling", "GSP with zero-shot regularisation, as the documents' tables mean it", _gsp(0.3, 0.1)),
     "gsp-alone": Addition("pooling", "GSP without zero-shot regularisation", _gsp(0.3, 0.0)),
     "zsr": Addition("pooling", "zero-shot regularisation without selection (mu = 1)", _gsp(1.0, 0.1)),

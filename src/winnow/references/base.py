@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.functional.pairs import check_batch, check_class_labels, compare_within_batch
+from winnow.registry import show_settings
 
 
 class PairLossFunction(Protocol):
@@ -79,9 +80,9 @@ class BatchReferences(References):
 class ProxyReferences(References):
     r"""Proxies: trainable vectors that represent the classes.
 
-    $$L = \ell(Q, R), \qquad R = \{\rho_{ck}\},\; c = 1..C,\; k = 1..K$$
+    $$L = \ell(Q, R) + w_Q\, \ell(Q, Q) + w_R\, \ell(R, R), \qquad R = \{\rho_{ck}\},\; c = 1..C,\; k = 1..K$$
 
-    Proxies usually need a larger learning rate than the network. In a config, set
+    Both weights are 0 by default. Proxies usually need a larger learning rate than the network. In a config, set
     `train.lr_multipliers={'references.proxies': 100}`.
 
     Reference: Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV 2017.
@@ -96,31 +97,50 @@ class ProxyReferences(References):
         num_classes: Number of training classes C, at least 1. Labels are 0 .. C - 1.
         embedding_size: Size of the embeddings, at least 1.
         proxies_per_class: Number of proxies K of each class, at least 1.
+        batch_weight: Weight w_Q of the loss within the batch, at least 0.
+        proxy_weight: Weight w_R of the loss of the proxies among each other, at least 0. Its memory grows with the
+            square of the number of proxies.
 
     Raises:
-        ValueError: If a size is below 1, or a label of a batch is not in 0 .. C - 1.
+        ValueError: If a size or a weight is below its minimum, or a label of a batch is not in 0 .. C - 1.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {"per_class": "proxies_per_class"}
 
     labels: Tensor
 
-    def __init__(self, num_classes: int, embedding_size: int, *, proxies_per_class: int = 1) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        proxies_per_class: int = 1,
+        batch_weight: float = 0.0,
+        proxy_weight: float = 0.0,
+    ) -> None:
         super().__init__()
         check_at_least("num_classes", num_classes, 1)
         check_at_least("embedding_size", embedding_size, 1)
         check_at_least("proxies_per_class", proxies_per_class, 1)
+        check_at_least("batch_weight", batch_weight, 0)
+        check_at_least("proxy_weight", proxy_weight, 0)
         self.num_classes, self.proxies_per_class = num_classes, proxies_per_class
+        self.batch_weight, self.proxy_weight = batch_weight, proxy_weight
         # Unit length in expectation: losses normalize proxies, so the step size is relative to their length.
         self.proxies = nn.Parameter(torch.randn(num_classes * proxies_per_class, embedding_size) / embedding_size**0.5)
         labels = torch.arange(num_classes).repeat_interleave(proxies_per_class)
         self.register_buffer("labels", labels, persistent=False)
 
     def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the batch against all proxies."""
+        """Return the loss of the batch against all proxies, plus the weighted losses within both."""
         check_batch(embeddings, labels)
         check_class_labels(labels, self.num_classes)
-        return loss(embeddings, labels, ref_emb=self.proxies, ref_labels=self.labels)
+        value = loss(embeddings, labels, ref_emb=self.proxies, ref_labels=self.labels)
+        if self.batch_weight:
+            value = value + self.batch_weight * compare_within_batch(loss, embeddings, labels)
+        if self.proxy_weight:
+            value = value + self.proxy_weight * compare_within_batch(loss, self.proxies, self.labels)
+        return value
 
     def class_centers(self) -> tuple[Tensor, Tensor]:
         """Return the proxies and their labels."""
@@ -128,7 +148,7 @@ class ProxyReferences(References):
 
     def extra_repr(self) -> str:
         """Return the sizes and settings as constructor arguments."""
-        return f"{self.num_classes}, {self.proxies.shape[1]}, proxies_per_class={self.proxies_per_class}"
+        return f"{self.num_classes}, {self.proxies.shape[1]}, {show_settings(self)}"
 
 
 def check_at_least(name: str, value: float, least: float) -> None:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from winnow.functional import greedy_k_center
-from winnow.functional.pairs import compare_within_batch
-from winnow.references.base import PairLossFunction, ProxyReferences, check_at_least
+from winnow.references.base import ProxyReferences, check_at_least
 
 
 class ChanceConstrainedProxies(ProxyReferences):
@@ -82,17 +81,16 @@ class ChanceConstrainedProxies(ProxyReferences):
         start_from: Literal["best", "last"] = "best",
         normalize_proxies: bool = False,
     ) -> None:
-        super().__init__(num_classes, embedding_size, proxies_per_class=proxies_per_class)
+        super().__init__(num_classes, embedding_size, proxies_per_class=proxies_per_class, batch_weight=batch_weight)
         if pool_size < proxies_per_class:
             raise ValueError(
                 f"pool_size: expected at least proxies_per_class={proxies_per_class}, got {pool_size}. Increase it."
             )
         check_at_least("proximal_weight", proximal_weight, 0)
-        check_at_least("batch_weight", batch_weight, 0)
         check_at_least("patience", patience, 1)
         if max_problems is not None:
             check_at_least("max_problems", max_problems, 1)
-        self.pool_size, self.proximal_weight, self.batch_weight = pool_size, proximal_weight, batch_weight
+        self.pool_size, self.proximal_weight = pool_size, proximal_weight
         self.patience, self.monitor, self.max_problems = patience, monitor, max_problems
         self.start_from, self.normalize_proxies = start_from, normalize_proxies
 
@@ -105,13 +103,6 @@ class ChanceConstrainedProxies(ProxyReferences):
             f"references.proxies_per_class: {few} classes have at most {self.proxies_per_class} images, which all "
             "become proxies. Use fewer proxies."
         ]
-
-    def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the batch against all proxies plus the weighted loss within the batch."""
-        value = super().forward(loss, embeddings, labels)
-        if self.batch_weight:
-            value = value + self.batch_weight * compare_within_batch(loss, embeddings, labels)
-        return value
 
     def class_proxies(self, classes: Tensor) -> Tensor:
         """Return the proxies (c, K, d) of the given classes (c,)."""
@@ -139,14 +130,6 @@ class ChanceConstrainedProxies(ProxyReferences):
         selected = greedy_k_center(candidates, self.proxies_per_class, None if first else converged)
         proxies = candidates.take_along_dim(selected[..., None], dim=1)
         self._by_class().index_copy_(0, classes, proxies.to(self.proxies.dtype))
-
-    def extra_repr(self) -> str:
-        """Return the sizes and settings as constructor arguments."""
-        names = (
-            "pool_size", "proximal_weight", "batch_weight", "patience", "monitor", "max_problems", "start_from",
-            "normalize_proxies",
-        )  # fmt: skip
-        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)!r}" for name in names)])
 
     def _by_class(self) -> Tensor:
         """Return a view (C, K, d) of the proxies."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from winnow.losses import LOSSES
 from winnow.studies.base import Findings, Row, Task, paragraphs, with_runs
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import findings, verdict
@@ -14,6 +13,10 @@ POOLINGS = {
     "GAP": ["pooling=gap"],
     THEIR_GSP: ["pooling=gsp", "pooling.mu=0.05", "pooling.eps=20", "zsr=0.1"],
 }
+# Those of the published run; the others have no runs yet.
+LOSSES = (
+    "c1", "c2", "triplet", "ms", "margin", "npair", "lifted", "proxy_anchor", "proxy_nca", "soft_triple",
+)  # fmt: skip
 # The demo's map and batches. One learning rate for all, also for proxies: it is the one they have in the documents.
 WORDS = ["data=emoji", "dim=128", "backbone.train=frozen", "train.classes_per_batch=16", "train.lr=1e-3"]
 
@@ -24,7 +27,7 @@ def steps(small: bool) -> int:
 
 
 def comparison(small: bool) -> Comparison:
-    """Return every registered loss at its own defaults, with each pooling."""
+    """Return every loss at its own defaults, with each pooling."""
     methods = []
     for name in LOSSES:
         methods += [Method(f"{name}, {pooling}", [f"loss={name}", *words], group=pooling)

@@ -94,6 +94,19 @@ class ZSRConfig(Section):
     logit_scale: float = Field(9.5, gt=0, description="factor on the logits")
 
 
+class LIBCConfig(Section):
+    """Intra-batch connections: cross-entropy of embeddings refined by message passing in the batch."""
+
+    shorthand: ClassVar[str | None] = "weight"
+
+    weight: float = Field(0.0, ge=0, description="weight of the term next to the loss; 0 disables it")
+    num_layers: int = Field(1, ge=1, description="layers of message passing")
+    num_heads: int = Field(2, ge=1, description="heads of the attention; they divide dim")
+    temperature: float = Field(0.2, gt=0, description="temperature of the classifier")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="probability that a label spreads over all classes")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout in the layers")
+
+
 class PlateauConfig(Section):
     """Reduction of the learning rate when `train.monitor` stops improving (`train.schedule=plateau`)."""
 
@@ -217,6 +230,7 @@ class RunConfig(ModelConfig):
         description="selection of the pairs that enter the loss: a name, and its settings",
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
+    libc: LIBCConfig = Field(default_factory=LIBCConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     plateau: PlateauConfig = Field(default_factory=PlateauConfig)
     seed: int = Field(0, ge=0, lt=2**63, description="seed of splits, batches, and initialization")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from winnow.errors import ConfigError
 from winnow.functional import NORMALIZERS
-from winnow.losses import LOSSES, PairLoss, ProximalPenalty, ZeroShotRegularizer
+from winnow.losses import LOSSES, IntraBatchRegularizer, PairLoss, ProximalPenalty, ZeroShotRegularizer
 from winnow.miners import MINERS
 from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS, PrototypePooling
@@ -21,7 +21,7 @@ from winnow.training.engine.distributed import SINGLE_PROCESS
 
 
 class Objective(nn.Module):
-    r"""Model with its training objective $(1 - \lambda) (L + w R) + \lambda L_{ZS} + P$.
+    r"""Model with its training objective $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + P$.
 
     All parameters of a run are parameters of this module: the optimizer, checkpoints, and counts use it alone.
 
@@ -33,6 +33,7 @@ class Objective(nn.Module):
         zsr_weight: Weight lambda.
         regularizer: Regularizer R of class centers with its weight w, or None.
         proximal: Penalty P on the distance to earlier weights (CCP), or None.
+        libc: Intra-batch regularizer L_IB with its weight v, or None.
 
     Attributes:
         processes: Processes that share a batch: each embeds a slice, all compute the whole loss. The trainer sets it.
@@ -47,10 +48,12 @@ class Objective(nn.Module):
         zsr_weight: float,
         regularizer: CenterRegularizer | None = None,
         proximal: ProximalPenalty | None = None,
+        libc: IntraBatchRegularizer | None = None,
     ) -> None:
         super().__init__()
         self.model, self.loss, self.references = model, loss, references
         self.zsr, self.zsr_weight, self.regularizer, self.proximal = zsr, zsr_weight, regularizer, proximal
+        self.libc = libc
         self.processes = SINGLE_PROCESS
         for module in model.modules():
             if isinstance(module, PrototypePooling):
@@ -71,6 +74,9 @@ class Objective(nn.Module):
         if self.regularizer is not None:
             terms["centres"] = self._regularize(self.regularizer, embeddings, labels)
             total = total + self.regularizer.weight * terms["centres"]
+        if self.libc is not None:
+            terms["libc"] = self.libc(embeddings, labels)
+            total = total + self.libc.weight * terms["libc"]
         if self.zsr is not None:
             terms["zsr"] = self.zsr(self.processes.gather(output.attributes, len(labels)), labels)
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
@@ -110,9 +116,12 @@ def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int)
         zsr = ZeroShotRegularizer(
             num_classes, config.dim, ridge_alpha=config.zsr.ridge_alpha, logit_scale=config.zsr.logit_scale
         )
+    libc = None
+    if config.libc.weight > 0:
+        libc = IntraBatchRegularizer(num_classes, config.dim, **config.libc.model_dump())
     proximal = ProximalPenalty(model) if isinstance(references, ChanceConstrainedProxies) else None
     return Objective(
-        model, loss, references, zsr, config.zsr.weight, regularizer if regularizer.weight > 0 else None, proximal
+        model, loss, references, zsr, config.zsr.weight, regularizer if regularizer.weight > 0 else None, proximal, libc
     )
 
 
@@ -132,6 +141,10 @@ def check_objective(config: RunConfig) -> None:
         raise ConfigError(
             "train.samples_per_class: expected at least 2 with references=batch, got 1, which gives no positive pairs. "
             "Set a larger value or references=proxies."
+        )
+    if config.libc.weight > 0 and config.dim % config.libc.num_heads:
+        raise ConfigError(
+            f"libc.num_heads: expected a divisor of dim={config.dim}, got {config.libc.num_heads}. Change one of both."
         )
     name = config.pooling.name
     if config.zsr.weight > 0 and not POOLINGS[name].has_attributes:
