@@ -79,9 +79,9 @@ def find_studies(name: str | None, options: list[str]) -> list[Study]:
         raise ConfigError(f"{options[0]}: only for a single study. Name one, or leave it out.")
     if name == ALL:
         return list(STUDIES.values())
-    for known in (name, RENAMED.get(name or "")):
-        if known in STUDIES:
-            return [STUDIES[known]]
+    found = [STUDIES[one] for one in (name, RENAMED.get(name or "")) if one is not None and one in STUDIES]
+    if found:
+        return found[:1]
     unknown = "NAME: expected a study." if name is None else f"{name}: unknown study{did_you_mean(name, STUDIES)}"
     raise ConfigError(f"{unknown} Available: {', '.join([*STUDIES, ALL])}.")
 

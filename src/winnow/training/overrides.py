@@ -127,8 +127,10 @@ def _flatten(tree: Mapping[str, Any], section: type[Section] | None, prefix: str
             yield prefix + key, value
             continue
         name = _shorthand(key)
-        if name in value:
+        if name in value and name in ("name", "path"):  # `train=100` would be hard to read
             yield prefix + key, value[name]
+        else:
+            name = ""
         yield from _flatten({one: each for one, each in value.items() if one != name}, inner, f"{prefix}{key}.")
 
 
