@@ -11,7 +11,7 @@ from winnow.training.overrides import Overrides
 ARGS = [
     "pooling=gsp", "pooling.mu=0.05", "train.lr=1e-3", "train.max_steps=3", "zsr=0.1", "augment.scale=[1, 1]",
     "train.lr_multipliers={'references.proxies': 100}", "data=emoji", "data.train_classes=1-40", "augment.hflip=false",
-    "backbone=resnet20", "backbone.weights=random", "train.patience=null",
+    "backbone=resnet20", "backbone.weights=random", "backbone.stride=null",
 ]  # fmt: skip
 
 

@@ -68,9 +68,13 @@ class Scores:
         """Return the highest score of a group."""
         return max(self.group(group).values())
 
-    def variants(self, group: str) -> list[Variant]:
-        """Return the finished variants of a group."""
-        return self._members(group)
+    def effects(self, group: str, factors: Mapping[str, str]) -> dict[str, float]:
+        """Return the main effects of factors, given with their config keys, over the variants of a group.
+
+        Raises:
+            MissingScoreError: If a variant of the design is not finished.
+        """
+        return main_effects([one for one in self._variants if one.group == group], self.group(group), factors)
 
     def _members(self, group: str) -> list[Variant]:
         members = [one for one in self._variants if one.group == group]
@@ -88,7 +92,7 @@ def check_claims(
     checked: dict[int, CheckedClaim] = {}
     for number, claim in enumerate(claims):
         if claim.scale in (None, scale.name):
-            given = None if claim.given is None else checked[claim.given].verdict
+            given = checked[claim.given].verdict if claim.given in checked else None
             checked[number] = check_claim(claim, measured, scale, metric, given)
     return list(checked.values())
 

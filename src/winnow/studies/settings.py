@@ -54,7 +54,7 @@ def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None,
     """Return the settings of GSP; None keeps a default, and `zsr` is the weight of zero-shot regularization."""
     values = {"mu": mu, "eps": eps, "num_prototypes": m}
     settings = pooling("gsp", **{key: value for key, value in values.items() if value is not None})
-    return settings | Overrides({"zsr": zsr}) if zsr else settings
+    return settings | Overrides({"zsr": {"weight": zsr}}) if zsr else settings
 
 
 def ccp(
@@ -88,6 +88,9 @@ PAIR_LOSSES: Mapping[str, Mapping[str, Overrides]] = {
     "full": {name: component("loss", name.lower(), preset="cub") for name in ("C2", "MS", "Triplet")},
 }
 
+CUB_XBM = component("references", "memory", num_batches=25, start_step=1000)
+"""Cross-batch memory on CUB."""
+
 GSP_ZSR = "GSP + ZSR"
 """Name of the variant that the papers call GSP: theirs includes zero-shot regularization."""
 
@@ -119,8 +122,8 @@ def every_pooling(selection: Overrides = NOTHING, background: Overrides = NOTHIN
         "GMP+GSP": pooling("gmp_gsp") | selection,
         "GeMean+GSP": pooling("gemean_gsp") | selection,
         "GSP, background": pooling("gsp", role="background") | background,
-        "ZSR alone (mu = 1)": pooling("gsp") | selection | Overrides({"pooling": {"mu": 1}, "zsr": 0.1}),
-        GSP_ZSR: pooling("gsp") | selection | Overrides({"zsr": 0.1}),
+        "ZSR alone (mu = 1)": pooling("gsp") | selection | Overrides({"pooling": {"mu": 1}, "zsr": {"weight": 0.1}}),
+        GSP_ZSR: pooling("gsp") | selection | Overrides({"zsr": {"weight": 0.1}}),
     }
 
 
@@ -177,7 +180,8 @@ def SINGLE_EMOJI(*, seeds: int, cost: str, details: str = "", source: str = CUB_
 
 
 def CUB_FOLD1(
-    *, seeds: int, cost: str, base: Overrides = NOTHING, details: str = "", source: str = TUNED, trial: bool = False
+    *, seeds: int, cost: str, base: Overrides = NOTHING, details: str = "", source: str = TUNED, trial: bool = False,
+    needs: DataNeed = CUB200,
 ) -> Scale:  # fmt: skip
     """Return a scale on the first fold of the fair protocol on CUB-200-2011 with ResNet-50.
 
@@ -188,12 +192,13 @@ def CUB_FOLD1(
         details: What all variants share.
         source: How the source differs; "" if no source has this comparison.
         trial: Whether the runs are too short to check claims.
+        needs: Data and weights.
     """
     setting = (
         "CUB-200-2011, first fold of the fair protocol (classes 1-75 train, 76-100 validate, 101-200 test), ResNet-50"
     )
     text = _setting(setting, details, source)
-    return Scale("full", base, tuple(range(seeds)), CUB200, cost, text, CONFIG, trial)
+    return Scale("full", base, tuple(range(seeds)), needs, cost, text, CONFIG, trial)
 
 
 def CUB_CCP(*, seeds: int, cost: str, details: str = "", source: str = TUNED) -> Scale:
