@@ -322,6 +322,14 @@ def method_names() -> tuple[list[str], list[str], list[str]]:
 
 def study_runs(name: str, small: bool, folder: Path) -> list[tuple[str, tuple[int, ...], str, Any]] | None:
     """Return name, seeds, folder of the first run and config of every variant of a study; None for no grid."""
+    studies = find("winnow.studies:STUDIES")
+    study = studies.get(RENAMED_STUDIES.get(name, name)) or studies.get(name)
+    if hasattr(study, "variants"):
+        scale = study.scales["quick" if small else "full"]
+        request = find("winnow.studies:StudyRequest")(scale, runs=folder, train=False)
+        plan = find("winnow.studies.runner:plan_grid")(study, request)
+        first = [(variant, run) for variant, seed, run in plan if seed == scale.seeds[0]]
+        return [(variant.name, scale.seeds, run_path(run).name, run.config) for variant, run in first]
     module = find(f"winnow.studies.{name.replace('-', '_')}")
     comparison = getattr(module, "comparison", None)
     if comparison is None:
@@ -345,7 +353,12 @@ def study_runs(name: str, small: bool, folder: Path) -> list[tuple[str, tuple[in
 
 def study_names() -> list[str]:
     """Return all studies, by the names of 0.1.0."""
-    return list(find("winnow.studies:STUDIES"))
+    first_names = {new: old for old, new in RENAMED_STUDIES.items()}
+    return [first_names.get(name, name) for name in find("winnow.studies:STUDIES")]
+
+
+RENAMED_STUDIES = {"centres": "centers"}
+"""First names of studies and their present ones."""
 
 
 # --- Runs -------------------------------------------------------------------------------------------------------------

@@ -4,97 +4,172 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from winnow.errors import ConfigError, DataError, nearest
+from winnow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from winnow.studies import Study, StudyRequest
 
 ALL, OUT = "all", Path("studies")
+RENAMED = {"centres": "centers"}
+"""Studies by the names of version 0.1.0."""
+FOLDERS = {new: old for old, new in RENAMED.items()}
+"""Renamed studies keep the folders of their runs."""
 
 
 def study(
-    name: str = typer.Argument(None, metavar="[NAME]", help="Which study, or all of them; --list names them."),
-    words: list[str] = typer.Argument(
-        None, metavar="[KEY=VALUE]...", help="Settings of all its runs, in place of the study's own."
+    name: str = typer.Argument(None, metavar="[NAME]", help="Study, or all; --list prints their names"),
+    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings of all runs of the study"),
+    out_folder: Path = typer.Option(OUT, "-o", "--out", metavar="DIR", help="Folder of the results"),
+    quick: bool = typer.Option(
+        True, "--quick/--full", "--small/ ", help="Minutes on 2 CPU cores, or as published", show_default=False
     ),
-    out_folder: Path = typer.Option(OUT, "-o", "--out", help="Folder for the table, figure and settings."),
-    small: bool = typer.Option(True, "--small/--full", help="Minutes on two CPU cores, or the documents' sizes."),
-    data: Path = typer.Option(None, "--data", help="Folder of the study's data; default where it usually is."),
-    methods: list[str] = typer.Option(
-        None, "--methods", metavar="PATTERN", help="Train only methods of this name now; may be given again."
+    data: Path = typer.Option(None, "--data", metavar="DIR", help="Folder of the study's data"),
+    variants: list[str] = typer.Option(
+        None, "--variants", "--methods", metavar="PATTERN", help="Train only these variants now; repeatable"
     ),
-    seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now."),
-    recorded: list[Path] = typer.Option(
-        None, "--from", metavar="FILE", help="Take in finished runs that an earlier JSON file of the study tells of."
+    seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now"),
+    imports: list[Path] = typer.Option(
+        None, "--import-results", "--from", metavar="FILE", help="Import finished runs from a JSON file of the study"
     ),
-    only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; show what there is."),
-    remark: str = typer.Option(None, "--note", help="A sentence for the paragraph: what is special about your images."),
-    listed: bool = typer.Option(False, "--list", help="Name the studies, what they are and what they cost."),
+    no_train: bool = typer.Option(False, "--no-train", "--only-finished", help="Train nothing; report finished runs"),
+    note: str = typer.Option(None, "--note", metavar="TEXT", help="Sentence for the report"),
+    listed: bool = typer.Option(False, "--list", help="List the studies with their sources and costs"),
 ) -> None:
-    """Run one of the documents' studies: it writes a table, a figure, its settings and a paragraph.
+    """Reproduce a figure or table of a paper.
 
-    Runs that are finished are kept, and those of other settings are refused: give these another folder (-o).
+    Writes a table, a figure, and a comparison with the published claims. A rerun reads finished runs, resumes started
+    ones, and rejects runs with other settings.
+
+    Examples:
+        winnow study mu
+        winnow study mu --full train.precision=bf16-mixed
+        winnow study all
     """
-    from winnow.cli.console import echo, err, out
+    from winnow.cli.console import echo
     from winnow.cli.protocol import numbers
-    from winnow.studies import STUDIES, Task, write_findings
-    from winnow.studies.base import cost, paragraphs, takes_data, takes_settings
-    from winnow.studies.together import run_studies, summary
-    from winnow.training.cache import RunCache
-    from winnow.training.results import collect_provenance
 
     if listed:
-        for each, function in STUDIES.items():
-            echo(f"{each}: {(function.__doc__ or '').splitlines()[0]} Cost: {cost(function) or 'not known.'}")
+        echo(list_studies())
         return
-    if name not in STUDIES and name != ALL:
-        known = ", ".join([*STUDIES, ALL])
-        wrong = "name a study" if name is None else f"there is no study '{name}'{nearest(name, STUDIES)}"
-        raise ConfigError(f"{wrong}; known: {known}")
-    given = {"--methods": methods, "--seeds": seeds, "--from": recorded}
-    asked = [*(words or []), *(option for option, value in given.items() if value)]
-    if name == ALL and (data is not None or remark is not None or asked):
-        raise ConfigError(
-            "--data, --note, --methods, --seeds, --from and settings are for one study: name it, or leave them out"
-        )
-    if asked and not takes_settings(STUDIES[name]):
-        able = ", ".join(each for each, function in STUDIES.items() if takes_settings(function))
-        raise ConfigError(f"the study {name} has no runs that take {asked[0]}; these have: {able}")
-
-    if data is not None and not takes_data(STUDIES[name], small):
-        size = "small" if small else "full"
-        able = ", ".join(each for each, function in STUDIES.items() if takes_data(function, small))
-        raise ConfigError(f"--data {data}: the study {name} reads none in its {size} size; these do: {able}")
-
-    def note(text: str) -> None:
-        err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-    size = "small" if small else "full"
-    options = ["-o", str(out_folder)] if out_folder != OUT else []
-    options += [] if data is None else ["--data", str(data)]
-    shared = RunCache()
-    collect_provenance().to_dict()  # asks for the commit now: another may be made before a long study has ended
-
-    def task(each: str) -> Task:
-        return Task(
-            small, data, out_folder / "runs" / f"{each}-{size}", only_finished, note, shared,
-            words or (), methods or (), numbers("--seeds", seeds), options, recorded or (),
-        )  # fmt: skip
-
+    given = {"--data": data, "--variants": variants, "--seeds": seeds, "--import-results": imports, "--note": note}
+    chosen = find_studies(name, [*(option for option, value in given.items() if value), *(settings or ())])
+    common = make_request("quick" if quick else "full", out_folder, data, settings or [])
+    common = replace(common, variants=variants or (), imports=imports or (), train=not no_train)
+    common = replace(common, seeds=numbers("--seeds", seeds))
     if name == ALL:
-        ended = []
-        for one in run_studies(STUDIES, task, out_folder):
-            echo(f"{one.name} ({one.outcome}, {one.seconds:.0f} s): {one.text}")
-            ended.append(one)
-        echo(summary(ended))
-        raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
-    findings = STUDIES[name](task(name))
-    if only_finished and not findings.details.get("runs", True):  # an empty table would replace one that is not
-        raise DataError(f"no run of {name} is finished in {task(name).runs}: leave out --only-finished to train them")
-    if remark is not None:
-        findings = replace(
-            findings, text=paragraphs(findings.text, remark), details={**findings.details, "note": remark}
-        )
-    out.print(findings.text, markup=False, highlight=False, soft_wrap=True)
-    for path in write_findings(name.replace("-", "_"), findings, out_folder):
+        run_all(chosen, common, out_folder)
+    else:
+        run_one(chosen[0], common, out_folder, note or "")
+
+
+def find_studies(name: str | None, options: list[str]) -> list[Study]:
+    """Return the named study, or all.
+
+    Raises:
+        ConfigError: If there is none of this name, or options for one study are given for all.
+    """
+    from winnow.errors import did_you_mean
+    from winnow.studies import STUDIES
+
+    if name == ALL and options:
+        raise ConfigError(f"{options[0]}: only for a single study. Name one, or leave it out.")
+    if name == ALL:
+        return list(STUDIES.values())
+    found = [STUDIES[one] for one in (name, RENAMED.get(name or "")) if one is not None and one in STUDIES]
+    if found:
+        return found[:1]
+    unknown = "NAME: expected a study." if name is None else f"{name}: unknown study{did_you_mean(name, STUDIES)}"
+    raise ConfigError(f"{unknown} Available: {', '.join([*STUDIES, ALL])}.")
+
+
+def make_request(
+    size: Literal["quick", "full"], out_folder: Path, data: Path | None, settings: list[str]
+) -> StudyRequest:
+    """Return what the requests of all studies have in common; they share cached features."""
+    from winnow.cli.console import note
+    from winnow.studies import Scale, StudyRequest
+    from winnow.training.overrides import Overrides
+
+    shown = [*(["-o", str(out_folder)] if out_folder != OUT else []), *(["--data", str(data)] if data else [])]
+    return StudyRequest(
+        Scale(size), out_folder / "runs", data, Overrides.parse(*settings), options=shown,
+        note=lambda text: note(text, dim=True),
+    )  # fmt: skip
+
+
+def request_for(study: Study, common: StudyRequest) -> StudyRequest:
+    """Return the request of a study: its scale and the folder of its runs."""
+    size = common.scale.name
+    folder = f"{FOLDERS.get(study.name, study.name)}-{'small' if size == 'quick' else 'full'}"
+    return replace(common, scale=study.scales[size], runs=common.runs / folder)
+
+
+def run_one(study: Study, common: StudyRequest, out_folder: Path, note: str) -> None:
+    """Run one study, print its report, and write its files."""
+    from winnow.cli.console import echo
+    from winnow.studies.render import to_text, write_report
+    from winnow.studies.runner import run_study
+
+    report = run_study(study, request_for(study, common), note=note)
+    echo(to_text(report))
+    for path in write_report(report, out_folder):
         echo(f"wrote {path}")
+
+
+def run_all(studies: list[Study], common: StudyRequest, out_folder: Path) -> None:
+    """Run all studies, print how each ended, and exit with 1 if one failed."""
+    from winnow.cli.console import echo
+    from winnow.studies.runner import run_studies, summarize
+
+    named, ended = {study.name: study for study in studies}, []
+    for one in run_studies(named, lambda study: request_for(study, common), out_folder):
+        echo(f"{one.name} ({one.outcome}, {one.seconds:.0f} s): {one.text}")
+        ended.append(one)
+    echo(summarize(ended))
+    raise typer.Exit(int(any(one.outcome == "failed" for one in ended)))
+
+
+def list_studies() -> str:
+    """Return the table of all studies: what they measure, their source, and the cost of both sizes."""
+    from winnow.studies import GROUPS, STUDIES
+
+    lines = [f"{'STUDY':<17} {'MEASURES':<33} {'SOURCE':<8} {'QUICK':>9} {'FULL':>10}"]
+    for group in GROUPS:
+        lines.append(group)
+        for one in (one for one in STUDIES.values() if one.group == group):
+            costs = (short_cost(one.scales["quick"].cost), short_cost(one.scales["full"].cost))
+            source = short_source(one.source)
+            lines.append(f"  {one.name:<15} {one.measures:<33} {source:<8} {costs[0]:>9} {costs[1]:>10}".rstrip())
+    return "\n".join([*lines, "", LEGEND])
+
+
+LEGEND = (
+    "SOURCE: F figure, T table, S section of [Thesis]. QUICK: time on 2 CPU cores.\n"
+    "FULL: time on 2 CPU cores, or number of GPU runs (G). --: needs CUB-200-2011."
+)
+
+
+def short_source(source: str) -> str:
+    """Return a source in at most 8 characters: F 5.8 for [Thesis], Fig. 5.8."""
+    words = {"[Thesis], ": "", "Fig. ": "F ", "Table ": "T ", "section ": "S ", "[": "", "]": ""}
+    for long, short in words.items():
+        source = source.replace(long, short)
+    return source or "new"
+
+
+def short_cost(cost: str) -> str:
+    """Return a cost in at most 10 characters: 30 G for GPU runs, -- for data that must be supplied."""
+    first = cost.partition(",")[0]
+    if "GPU" in cost:
+        runs = first.split(" ")[0]
+        return f"{runs} G" if runs.isdigit() else "--"
+    for long, short in TIMES.items():
+        first = first.replace(long, short)
+    return first
+
+
+TIMES = {"half an hour": "30 min", "minutes": "min", "minute": "min", "seconds": "s", "second": "s", "hour": "h"}

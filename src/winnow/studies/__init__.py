@@ -1,75 +1,84 @@
-"""Studies of the documents, each a function that makes a table, a figure and a paragraph.
+"""Figures and tables of the papers, measured again: `winnow study NAME` runs one of them.
 
-Each study is one file and one line in `STUDIES`; `winnow study NAME` runs it and writes what it found.
+A study is one object and one line in `STUDIES`.
 """
 
 from collections.abc import Mapping
 
 from winnow.studies import (
     average_pooling,
-    ccp_alternate,
-    ccp_batch,
     ccp_cost,
     ccp_geometry,
+    ccp_grids,
     ccp_mnist,
-    ccp_pool,
     ccp_samples,
     ccp_search,
-    centres,
     collage,
-    components,
     copies,
-    cub_losses,
-    cub_poolings,
     delta_cover,
+    gsp_grids,
     iterations,
-    learned,
-    losses,
-    m_eps,
-    mu,
-    poolings,
-    prototypes,
+    loss_grids,
+    pooling_grids,
     reranking,
-    screening,
     summary,
     tokens,
-    tokens_vit,
     toy_map,
     zero_shot,
 )
-from winnow.studies.base import Findings, Study, Task, write_findings
+from winnow.studies.base import Findings, Task, write_findings
+from winnow.studies.legacy import function_study
+from winnow.studies.spec import (
+    GROUPS,
+    Claim,
+    Evidence,
+    GridStudy,
+    Measurement,
+    Scale,
+    Study,
+    StudyReport,
+    StudyRequest,
+    Variant,
+)
 
-STUDIES: Mapping[str, Study] = {
-    "summary": summary.study,
-    "toy-map": toy_map.study,
-    "tokens": tokens.study,
-    "tokens-vit": tokens_vit.study,
-    "zero-shot": zero_shot.study,
-    "iterations": iterations.study,
-    "average-pooling": average_pooling.study,
-    "mu": mu.study,
-    "m-eps": m_eps.study,
-    "components": components.study,
-    "screening": screening.study,
-    "prototypes": prototypes.study,
-    "learned": learned.study,
-    "delta-cover": delta_cover.study,
-    "copies": copies.study,
-    "reranking": reranking.study,
-    "losses": losses.study,
-    "poolings": poolings.study,
-    "centres": centres.study,
-    "collage": collage.study,
-    "ccp-mnist": ccp_mnist.study,
-    "ccp-geometry": ccp_geometry.study,
-    "ccp-alternate": ccp_alternate.study,
-    "ccp-pool": ccp_pool.study,
-    "ccp-batch": ccp_batch.study,
-    "ccp-cost": ccp_cost.study,
-    "ccp-samples": ccp_samples.study,
-    "ccp-search": ccp_search.study,
-    "cub-losses": cub_losses.study,
-    "cub-poolings": cub_poolings.study,
-}
+_GSP, _ZSR, _CCP, _OTHER = GROUPS
+_ALL: tuple[Study, ...] = (
+    function_study("toy-map", toy_map.study, "hard vs. soft selection, low mu", "[Thesis], Fig. 5.2", _GSP),
+    function_study("tokens", tokens.study, "GAP vs. GSP on bags of tokens", "[Thesis], Fig. 5.4", _GSP),
+    gsp_grids.MU,
+    gsp_grids.M_EPS,
+    gsp_grids.PROTOTYPES,
+    function_study("iterations", iterations.study, "cost and error of k iterations", "[Thesis], Fig. 5.9", _GSP),
+    pooling_grids.POOLINGS,
+    pooling_grids.CUB_POOLING_STUDY,
+    function_study("collage", collage.study, "all poolings, CIFAR Collage", "[Thesis], Fig. 5.5", _GSP),
+    loss_grids.LOSS_STUDY,
+    gsp_grids.LEARNED_STUDY,
+    pooling_grids.TOKENS_VIT,
+    function_study("zero-shot", zero_shot.study, "prediction of unseen classes", "[Thesis], Fig. 5.6", _ZSR),
+    gsp_grids.COMPONENT_STUDY,
+    gsp_grids.SCREENING,
+    ccp_grids.CCP_ALTERNATE,
+    ccp_grids.CCP_POOL,
+    ccp_grids.CCP_BATCH,
+    function_study("ccp-search", ccp_search.study, "proximal weight, proxies (Optuna)", "[Thesis], Fig. 3.5", _CCP),
+    function_study("ccp-geometry", ccp_geometry.study, "t-SNE and covering radii", "[Thesis], Fig. 3.3", _CCP),
+    function_study("ccp-mnist", ccp_mnist.study, "2-D embeddings on Fashion-MNIST", "[Thesis], Fig. 3.2", _CCP),
+    function_study("ccp-samples", ccp_samples.study, "proxies vs. samples, 2-D", "[Thesis], section 3.3", _CCP),
+    function_study("ccp-cost", ccp_cost.study, "time and memory per step", "[Thesis], section 3.3", _CCP),
+    loss_grids.CUB_LOSSES,
+    function_study("average-pooling", average_pooling.study, "GAP as a mixture of prototypes", "[Thesis], Fig. 4.2",
+                   _OTHER),
+    loss_grids.CENTERS,
+    function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
+    function_study("copies", copies.study, "cost of resized image copies", "", _OTHER),
+    function_study("delta-cover", delta_cover.study, "validation on few images", "", _OTHER),
+    function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
+)  # fmt: skip
+STUDIES: Mapping[str, Study] = {study.name: study for study in _ALL}
+"""All studies by name, in the order of lists."""
 
-__all__ = ["STUDIES", "Findings", "Study", "Task", "write_findings"]
+__all__ = [
+    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Study", "StudyReport",
+    "StudyRequest", "Task", "Variant", "write_findings",
+]  # fmt: skip

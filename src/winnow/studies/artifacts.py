@@ -19,6 +19,7 @@ from winnow.models import Embedder
 from winnow.models.factory import read_state_dict
 from winnow.references import ChanceConstrainedProxies
 from winnow.studies.base import Task
+from winnow.studies.spec import StudyRequest
 from winnow.training import Trainer
 from winnow.training.build import build_setup, resolve_config
 from winnow.training.cache import RunCache
@@ -40,12 +41,12 @@ class StoredRun:
 
 
 def keep_run(
-    task: Task, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
+    request: StudyRequest | Task, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
 ) -> StoredRun | None:  # fmt: skip
     """Train a run and store its result, or read the stored one; None if it is missing and training is off.
 
     Args:
-        task: Names the folder of the runs.
+        request: Names the folder of the runs.
         name: Name of the run and of its file.
         settings: All that the result depends on, as JSON holds it; `config` is the config of a run.
         train: Trains the run.
@@ -53,7 +54,7 @@ def keep_run(
     Raises:
         ConfigError: If the stored run has other settings.
     """
-    file = Path(task.runs) / f"{name}.safetensors"
+    file = Path(request.runs) / f"{name}.safetensors"
     settings = json.loads(json.dumps(settings))  # as they will be read
     stored = _read(file)
     if stored is not None:
@@ -61,13 +62,13 @@ def keep_run(
         try:
             same = _same(settings, theirs)
         except ConfigError as error:
-            raise ConfigError(f"{file}: {error}. Remove the file, or choose another folder with -o.") from None
+            raise ConfigError(f"{file}: {error}. Remove the file, or choose another folder.") from None
         if not same:
             raise ConfigError(
-                f"{file}: trained with other data or settings. Remove the file, or choose another folder with -o."
+                f"{file}: trained with other data or settings. Remove the file, or choose another folder."
             )
         return run
-    if task.only_finished:
+    if not request.train:
         return None
     run = train()
     tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in run.tensors.items()}
@@ -76,16 +77,18 @@ def keep_run(
     return StoredRun(run.numbers, tensors)
 
 
-def require_run(task: Task, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]) -> StoredRun:
+def require_run(
+    request: StudyRequest | Task, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
+) -> StoredRun:
     """Train a run and store its result, or read the stored one, for a study that needs all of its runs.
 
     Raises:
         ConfigError: If the stored run has other settings.
         DataError: If the run is missing and training is off.
     """
-    run = keep_run(task, name, settings, train)
+    run = keep_run(request, name, settings, train)
     if run is None:
-        raise DataError(f"run '{name}': not finished, and this study needs all of its runs. Leave out --only-finished.")
+        raise DataError(f"run '{name}': not finished, and this study needs all of its runs. Train its runs first.")
     return run
 
 

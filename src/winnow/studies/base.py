@@ -53,6 +53,11 @@ class Task:
     options: Sequence[str] = ()
     recorded: Sequence[Path] = ()
 
+    @property
+    def train(self) -> bool:
+        """Whether missing runs are trained."""
+        return not self.only_finished
+
     def command(self, name: str) -> str:
         """Return what runs a study in this size, with these settings."""
         return shlex.join(["winnow", "study", name, *self.words, "--small" if self.small else "--full", *self.options])

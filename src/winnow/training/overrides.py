@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,42 @@ from winnow.errors import ConfigError, did_you_mean
 from winnow.models.config import Section, present_names, section_of
 from winnow.registry import RENAMED_KEYS, Registry
 from winnow.training.config import REGISTRIES, RunConfig, make_config
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Settings that replace those of a config: `a | b` has the settings of both, and of two values that of `b`.
+
+    As in a config, naming another component drops the settings of the one it replaces.
+    """
+
+    tree: Mapping[str, Any] = field(default_factory=dict)  # nested, with present names
+
+    @classmethod
+    def parse(cls, *args: str) -> Overrides:
+        """Read arguments such as `loss=c2` and `loss.preset=cub`.
+
+        Raises:
+            ConfigError: If an argument has another form.
+        """
+        tree: dict[str, Any] = {}
+        for arg in args:
+            _override(tree, arg)
+        return cls(tree)
+
+    def __or__(self, other: Overrides) -> Overrides:
+        tree = copy.deepcopy(dict(self.tree))
+        for arg in other.to_args():
+            _override(tree, arg)
+        return Overrides(tree)
+
+    def flat(self) -> dict[str, Any]:
+        """Return dotted key to value; the name of a component precedes its settings."""
+        return dict(_flatten(self.tree, RunConfig, ""))
+
+    def to_args(self) -> list[str]:
+        """Return the settings as arguments of a command."""
+        return [f"{key}={_as_text(value)}" for key, value in self.flat().items()]
 
 
 def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -78,6 +116,30 @@ def _override(tree: dict[str, Any], override: str) -> None:
     else:
         node.pop(last, None)  # of two names of one setting the later entry is used
         node[last] = value
+
+
+def _flatten(tree: Mapping[str, Any], section: type[Section] | None, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values; mappings are descended into where they are sections or components."""
+    for key, value in tree.items():
+        field = None if section is None else section.model_fields.get(key)
+        inner = section_of(field) if field is not None else None
+        if not isinstance(value, Mapping) or (inner is None and key not in REGISTRIES):
+            yield prefix + key, value
+            continue
+        name = _shorthand(key)
+        if name in value and name in ("name", "path"):  # `train=100` would be hard to read
+            yield prefix + key, value[name]
+        else:
+            name = ""
+        yield from _flatten({one: each for one, each in value.items() if one != name}, inner, f"{prefix}{key}.")
+
+
+def _as_text(value: Any) -> str:
+    """Return the text that an override reads as a value."""
+    if isinstance(value, str) and yaml.safe_load(value) == value:
+        return value
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
+    return text.removesuffix("...\n").rstrip("\n")
 
 
 def _present_key(key: str) -> str:
