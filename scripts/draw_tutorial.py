@@ -73,7 +73,8 @@ def main() -> None:
             page.goto(address)
             page.locator("#file").set_input_files(QUERY)
             expect(page.get_by_role("heading", name="Nearest images")).to_be_visible(timeout=20_000)
-            page.wait_for_timeout(3000)  # heat maps come after
+            page.get_by_label("Heat maps").check()
+            page.wait_for_timeout(3000)
             photograph(page, "search", height=700)
             page.locator("#mu").fill("1")
             page.wait_for_timeout(3000)

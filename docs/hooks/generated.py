@@ -23,6 +23,8 @@ import kept
 import parts
 import studies
 
+from winnow.palette import palette_css
+
 ROOT = Path(__file__).resolve().parents[2]
 _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
@@ -50,6 +52,8 @@ def on_files(files: Any, config: Any) -> Any:
             files.append(File.generated(config, f"reference/{kind}/{name}.md", content=text))
     for place, text in studies.pages():
         files.append(File.generated(config, place, content=text))
+    colors = palette_css('[data-md-color-scheme="slate"]')
+    files.append(File.generated(config, "assets/palette.css", content=colors))
     for place, picture in studies.pictures():
         files.append(File.generated(config, place, abs_src_path=str(picture)))
     return files

@@ -1,42 +1,29 @@
-"""The web page in real headless Chromium: an upload, searching on, sliders, prototypes, a token, a phone, a keyboard.
-
-Needs Debian's `chromium` (or any Chromium or Chrome in the path) and Playwright's Python package.
-"""
+"""The search page in headless Chromium: uploads, addresses, sliders, heat maps, prototypes, a token, a phone."""
 
 from __future__ import annotations
 
 import base64
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser import PHONE, VIEWS, launched, low_contrast, needs_browser, opened, overflow
 from tests.serve.samples import served
 from winnow.index import Index
 from winnow.serve import Limits
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: no browser tests")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"),
-]
+pytestmark = needs_browser
 expect = sync_api.expect
-expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        # Tests may run as root in a container, where Chromium's own sandbox cannot be set up.
-        flags = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -47,29 +34,8 @@ def service(index: Index) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Any, service: str) -> Iterator[Any]:
-    yield from opened(browser, service, service)
-
-
-def opened(browser: Any, address: str, service: str, **settings: Any) -> Iterator[Any]:
-    """Open the page; afterwards nothing may have gone wrong, and nothing been asked of anybody else."""
-    context = browser.new_context(**settings)
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    complaints: list[str] = []
-    strangers: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
-    page.on("request", lambda request: None if own(request.url, service) else strangers.append(request.url))
-    page.goto(address)
-    page.complaints = complaints
-    yield page
-    context.close()
-    assert complaints == []
-    assert strangers == []
-
-
-def own(url: str, service: str) -> bool:
-    return url.startswith((service, "blob:", "data:"))
+    with opened(browser, service, service) as page:
+        yield page
 
 
 def upload(page: Any, photos: Path, name: str = "class_2/1.png") -> None:
@@ -84,7 +50,7 @@ def heat(page: Any, where: str) -> list[int]:
     return pixels
 
 
-def test_an_upload_finds_its_own_class_and_shows_where_the_model_looks(page: Any, photos: Path) -> None:
+def test_an_upload_finds_its_own_class(page: Any, photos: Path) -> None:
     expect(page.locator("#about")).to_have_text("20 images, pooled by GSP")
     expect(page.locator("#found li")).to_have_count(12)  # to start with
     upload(page, photos)
@@ -93,33 +59,128 @@ def test_an_upload_finds_its_own_class_and_shows_where_the_model_looks(page: Any
     expect(tiles).to_have_count(20)
     assert re.match(r"class_2, class_2/1.png, distance 0.00\d", tiles.first.get_attribute("aria-label"))
     expect(page.locator("#shown img")).to_have_attribute("alt", "Query: 1.png")
-    expect(page.locator("#found .frame.mapped")).to_have_count(20)
     assert len(set(heat(page, "#shown"))) > 3
-    expect(page.locator("#spread")).to_contain_text("Half of the weight lies on")
+    expect(page.locator("#concentration")).to_contain_text("locations hold half of the weight")
     # the heat map lies over what the model is shown, the middle of the picture
     picture, canvas = (page.locator(f"#shown {part}").bounding_box() for part in ("img", "canvas"))
     assert canvas["width"] / picture["width"] == pytest.approx(32 / 50, abs=0.02)
     assert canvas["x"] - picture["x"] == pytest.approx(picture["width"] * 9 / 50, abs=2)
-    page.get_by_label("Heat map").uncheck()
+
+
+def test_heat_maps_are_off_until_the_pointer_the_focus_or_the_check_box_asks(page: Any, photos: Path) -> None:
+    upload(page, photos)
+    page.mouse.move(0, 0)
+    tiles = page.locator("#found button")
     expect(page.locator("#shown canvas")).to_have_css("opacity", "0")
+    expect(page.locator("#found .frame.mapped")).to_have_count(0)  # not even computed
+    page.locator("#shown").hover()
+    expect(page.locator("#shown canvas")).to_have_css("opacity", "0.54")
+    tiles.nth(3).locator(".picture").hover()
+    expect(tiles.nth(3).locator("canvas")).to_have_css("opacity", "0.54")
+    expect(page.locator("#found .frame.mapped")).to_have_count(1)
+    page.get_by_label("Heat maps").check()
+    expect(page.locator("#found .frame.mapped")).to_have_count(20)
+    expect(tiles.nth(7).locator("canvas")).to_have_css("opacity", "0.54")
+    expect(page.locator("#scale")).to_contain_text("weight / mean weight")
+    page.get_by_label("Heat maps").uncheck()
+    page.mouse.move(0, 0)
+    expect(tiles.nth(7).locator("canvas")).to_have_css("opacity", "0")
+
+
+def test_colors_are_those_of_reports(page: Any) -> None:
+    import numpy as np
+
+    from winnow.report.heatmaps import colors
+
+    weights = [0.0, 0.5, 1.0, 2.0, 3.3, 4.0, 9.0]
+    drawn = page.evaluate("async (w) => { const { color } = await import('/heat.js'); return w.map(color); }", weights)
+    np.testing.assert_allclose(np.array(drawn) / 255, colors(np.array(weights)), atol=0.03)
+
+
+def test_the_address_holds_query_and_settings(page: Any, browser: Any, service: str) -> None:
+    expect(page.locator("#found li")).to_have_count(12)
+    page.locator("#found button").nth(1).click()
+    page.get_by_label("Fraction kept").fill("0.5")
+    page.get_by_label("Results").select_option("10")
+    page.get_by_label("Heat maps").check()
+    expect(page.locator("#found li")).to_have_count(10)
+    expect(page.locator("#found .frame.mapped")).to_have_count(10)
+    name, words = page.locator("#query-name").text_content(), page.locator("#concentration").text_content()
+    found = page.locator("#found .name").all_text_contents()
+    address = page.url
+
+    def same(page: Any) -> None:
+        expect(page.locator("#found .frame.mapped")).to_have_count(10)
+        expect(page.locator("#query-name")).to_have_text(name)
+        expect(page.locator("#concentration")).to_have_text(words)
+        expect(page.locator("#mu-value")).to_have_text("50%")
+        assert page.locator("#found .name").all_text_contents() == found
+
+    page.reload()
+    same(page)
+    with opened(browser, address, service) as other:
+        same(other)
+    page.locator("#found button").nth(2).click()
+    expect(page.locator("#query-name")).not_to_have_text(name)
+    page.go_back()
+    same(page)
+
+
+def test_an_upload_survives_a_reload_while_the_service_caches_it(page: Any, photos: Path, browser: Any) -> None:
+    upload(page, photos)
+    page.wait_for_function("Object.keys(sessionStorage).some((key) => key.startsWith('winnow-upload-'))")
+    page.reload()
+    expect(page.locator("#status")).to_contain_text("20 images")
+    expect(page.locator("#query-name")).to_have_text("1.png")
+    page.wait_for_function("document.querySelector('#shown img')?.naturalWidth > 0")
+    page.goto(page.url.partition("?")[0] + "?upload=" + "0" * 64)
+    expect(page.get_by_role("alert")).to_contain_text("Choose the image again")
+    assert all("404" in line for line in page.complaints)
+    page.complaints.clear()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_layout(browser: Any, service: str, photos: Path, view: dict[str, Any]) -> None:
+    with opened(browser, service, service, **view) as page:
+        for name in ("class_2/1.png", None):
+            if name:
+                upload(page, photos, name)
+            else:
+                page.get_by_label("Heat maps").check()
+            assert overflow(page) == 0
+            assert low_contrast(page) == []
+        first = page.locator("#found .picture").first.bounding_box()
+        assert first["y"] + first["height"] < view["viewport"]["height"], "the first screen shows the nearest images"
+
+
+def test_long_labels_wrap_and_are_whole_under_the_pointer(page: Any) -> None:
+    label = "a_very_long_label_of_one_word_" * 6
+    expect(page.locator("#found li")).to_have_count(12)
+    name = page.locator("#found .name").first
+    name.evaluate("(one, label) => { one.textContent = label; }", label)
+    cut = "(one) => one.scrollHeight > one.clientHeight"
+    assert name.evaluate(cut)
+    assert overflow(page) == 0
+    page.locator("#found .picture").first.hover()
+    assert not name.evaluate(cut)
 
 
 def test_sliders_change_the_selection_and_can_be_taken_back(page: Any, photos: Path) -> None:
     upload(page, photos)
-    before, words = heat(page, "#shown"), page.locator("#spread").text_content()
+    before, words = heat(page, "#shown"), page.locator("#concentration").text_content()
     expect(page.locator("#reset")).to_be_disabled()
-    page.get_by_label("Share kept").fill("1")
-    expect(page.locator("#mu-value")).to_have_text("100 %")
-    expect(page.locator("#spread")).not_to_have_text(words)
+    page.get_by_label("Fraction kept").fill("1")
+    expect(page.locator("#mu-value")).to_have_text("100%")
+    expect(page.locator("#concentration")).not_to_have_text(words)
     even = heat(page, "#shown")
     assert even == even[:4] * (len(even) // 4)  # everything counts alike
     expect(page.locator("#status")).to_contain_text("20 images")
     page.locator("#reset").click()
-    expect(page.locator("#spread")).to_have_text(words)
+    expect(page.locator("#concentration")).to_have_text(words)
     assert heat(page, "#shown") == before
 
 
-def test_a_neighbour_is_searched_with_and_back_goes_back(page: Any, photos: Path) -> None:
+def test_a_neighbor_is_searched_with_and_back_goes_back(page: Any, photos: Path) -> None:
     upload(page, photos)
     second = page.locator("#found button").nth(1)
     name = second.get_attribute("aria-label").split(", ")[1]
@@ -130,26 +191,26 @@ def test_a_neighbour_is_searched_with_and_back_goes_back(page: Any, photos: Path
     expect(page.locator("#query-name")).to_have_text("1.png")
     expect(page.locator("#found li")).to_have_count(20)
     page.go_back()
-    expect(page.get_by_role("heading", name="Start with one of these")).to_be_visible()
+    expect(page.get_by_role("heading", name="Try one of these images")).to_be_visible()
 
 
-def test_a_prototype_shows_what_it_likes_best(page: Any, photos: Path) -> None:
+def test_a_prototype_shows_the_images_that_match_it_best(page: Any, photos: Path) -> None:
     upload(page, photos)
     listed = page.locator("#prototype-list button")
     expect(listed).to_have_count(4)
-    shares = [float(text.rstrip(" %")) for text in page.locator("#prototype-list .number").all_text_contents()]
+    shares = [float(text.rstrip("%")) for text in page.locator("#prototype-list .number").all_text_contents()]
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) == pytest.approx(100, abs=1.5)
-    expect(page.locator("#prototypes-about")).to_have_text(re.compile("likes best\\.$"))  # all were looked at
+    expect(page.locator("#prototypes-about")).to_have_text(re.compile("in the query\\.$"))  # all are scanned
     listed.first.click()
-    dialog = page.get_by_role("dialog", name=re.compile("What prototype . likes best"))
+    dialog = page.get_by_role("dialog", name=re.compile("Images that match prototype . best"))
     expect(dialog).to_be_visible()
     expect(dialog.locator(".frame.mapped")).to_have_count(18)
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(listed.first).to_be_focused()
     listed.first.click()
-    dialog.locator("#liked button").first.click()
+    dialog.locator("#matched button").first.click()
     expect(dialog).to_be_hidden()
     expect(page.locator("#found li")).to_have_count(19)
 
@@ -199,14 +260,16 @@ def test_what_cannot_be_read_is_told(page: Any, tmp_path: Path, photos: Path) ->
 def test_the_keyboard_reaches_everything(page: Any) -> None:
     expect(page.locator("#found li")).to_have_count(12)
     expect(page.locator("#prototype-list button")).to_have_count(4)
-    reached = []
+    page.locator("#found button").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Nearest images")).to_be_visible()
+    expect(page.locator("#found li")).to_have_count(19)
+    page.locator(".skip").focus()
+    reached = ["skip"]
     for _ in range(40):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert {"skip", "file", "mu", "eps", "heat", "k", "tile"} <= set(reached)
-    page.locator("#found button").first.focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Nearest images")).to_be_visible()
 
 
 def test_every_control_and_picture_has_a_name(page: Any, photos: Path) -> None:
@@ -224,10 +287,8 @@ def test_every_control_and_picture_has_a_name(page: Any, photos: Path) -> None:
 
 
 def test_a_phone(browser: Any, service: str, photos: Path) -> None:
-    phone = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "color_scheme": "dark"}
-    for page in opened(browser, service, service, **phone):
+    with opened(browser, service, service, **{**PHONE, "color_scheme": "dark"}) as page:
         upload(page, photos)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
         page.locator("#found button").nth(1).tap()
         expect(page.locator("#found li")).to_have_count(19)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 23, 28)"
@@ -237,32 +298,31 @@ def test_a_phone(browser: Any, service: str, photos: Path) -> None:
 
 def test_a_request_from_before_the_token_does_not_ask_for_it_again(index: Index, browser: Any, photos: Path) -> None:
     held: list[Any] = []
-    with served(index, token="secret", limits=Limits()) as service:
-        for page in opened(browser, service, service):
-            page.route("**/api/search?*", lambda route: held.append(route), times=1)
-            page.get_by_label("asks for a token").wait_for()
-            page.locator("#file").set_input_files(photos / "class_2/1.png")
-            page.get_by_label("asks for a token").fill("secret")
-            page.get_by_role("button", name="Go on").click()
-            expect(page.locator("#about")).to_contain_text("20 images")  # with the token
-            assert held, "the search was sent without it"
-            held[0].continue_()
-            expect(page.locator("#status")).to_contain_text("20 images")
-            assert all("401" in line for line in page.complaints)
-            page.complaints.clear()
+    with served(index, token="secret", limits=Limits()) as service, opened(browser, service, service) as page:
+        page.route("**/api/search?*", lambda route: held.append(route), times=1)
+        page.get_by_label("Enter the access token").wait_for()
+        page.locator("#file").set_input_files(photos / "class_2/1.png")
+        page.get_by_label("Enter the access token").fill("secret")
+        page.get_by_role("button", name="Continue").click()
+        expect(page.locator("#about")).to_contain_text("20 images")  # with the token
+        assert held, "the search was sent without it"
+        held[0].continue_()
+        expect(page.locator("#status")).to_contain_text("20 images")
+        assert all("401" in line for line in page.complaints)
+        page.complaints.clear()
 
 
 def test_the_token_is_asked_for_and_kept(index: Index, browser: Any, photos: Path) -> None:
     with served(index, token="geheim ß", limits=Limits()) as service:
-        for page in opened(browser, service, service):
-            page.get_by_label("asks for a token").fill("geheim ß")
-            page.get_by_role("button", name="Go on").click()
+        with opened(browser, service, service) as page:
+            page.get_by_label("Enter the access token").fill("geheim ß")
+            page.get_by_role("button", name="Continue").click()
             upload(page, photos)
             expect(page.locator("#found img").first).to_have_attribute("src", re.compile("^blob:"))
             # Waited for, because a second answer may put another picture in the place of one that is being decoded.
             page.wait_for_function("document.querySelector('#found img')?.naturalWidth > 0")
             assert all("401" in line for line in page.complaints)
             page.complaints.clear()
-        for page in opened(browser, f"{service}/#token=geheim%20%C3%9F", service):
+        with opened(browser, f"{service}/#token=geheim%20%C3%9F", service) as page:
             upload(page, photos)
             assert "geheim" not in page.url

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from winnow.files import write_text
+from winnow.palette import palette_css
 from winnow.report.comparison import (
     Comparison,
     HeatMap,
@@ -124,13 +125,14 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("winnow.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"data_uri": data_uri, "percent": percent, "paragraphs": _paragraphs}
-    environment.globals |= {"balanced_columns": balanced_columns}
+    environment.globals |= {"balanced_columns": balanced_columns, "palette_css": lambda: Markup(palette_css())}
     return environment
 
 

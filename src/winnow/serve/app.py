@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 import winnow
 from winnow.errors import ConfigError, OutputError
 from winnow.index import Index
+from winnow.palette import palette_css
 from winnow.serve import schemas
 from winnow.serve.api import create_router
 from winnow.serve.middleware import LOOPBACK, Limits, LimitsMiddleware, Metrics
@@ -86,6 +87,8 @@ def add_page(app: FastAPI) -> None:
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/{file.name}"
             app.add_route(path, _constant(file.read_bytes(), kind), methods=["GET"], include_in_schema=False)
+    palette = _constant(palette_css().encode(), _PAGE_TYPES["css"])
+    app.add_route("/palette.css", palette, methods=["GET"], include_in_schema=False)
 
 
 def _constant(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:

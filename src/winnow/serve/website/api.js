@@ -1,15 +1,15 @@
-// Requests to the service: the token, waiting when it is busy, thumbnails.
+// Requests to the service: access token, retries when it is busy, thumbnails.
 
 const KEY = 'winnow-token';
-const given = new URLSearchParams(location.hash.slice(1)).get('token');
-if (given) {
-  // In the fragment, so that it is never sent as part of an address; and not to stay in sight.
-  sessionStorage.setItem(KEY, given);
-  history.replaceState(null, '', location.pathname);
+const fromAddress = new URLSearchParams(location.hash.slice(1)).get('token');
+if (fromAddress) {
+  // The fragment of an address is never sent. It is removed, because the address bar is visible.
+  sessionStorage.setItem(KEY, fromAddress);
+  history.replaceState(null, '', location.pathname + location.search);
 }
 const token = () => sessionStorage.getItem(KEY);
 
-/** What the service says is wrong. */
+/** A rejected or failed request. */
 export class Problem extends Error {
   constructor(status, text) {
     super(text);
@@ -36,11 +36,11 @@ async function answer(path, options = {}) {
       continue;
     }
     if (response.status === 401) {
-      if (token() === used) await askToken(); // otherwise one was given while this was on its way
+      if (token() === used) await askToken(); // otherwise one was entered while this request was on its way
       continue;
     }
-    const told = await response.json().catch(() => ({}));
-    throw new Problem(response.status, told.detail || `The service answered ${response.status}.`);
+    const failure = await response.json().catch(() => ({}));
+    throw new Problem(response.status, failure.detail || `The service answered ${response.status}.`);
   }
 }
 
@@ -63,7 +63,7 @@ function askToken() {
   return asking;
 }
 
-/** Return an address with its parameters; those that are null are left out. */
+/** Return an address with its parameters, without those that are null. */
 export function address(path, parameters = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
@@ -80,7 +80,7 @@ export const send = async (path, parameters, body, signal) =>
 
 const blobs = new Map();
 
-/** Return an address for an <img>: the service's own, or with a token, which <img> cannot send, a blob's. */
+/** Return an address for an <img>. With a token, which <img> cannot send, it is the address of a blob. */
 export async function thumbnail(id) {
   const path = `/api/thumbnail/${id}`;
   if (!token()) return path;

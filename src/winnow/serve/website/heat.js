@@ -1,22 +1,22 @@
-// Heat maps: a small canvas, stretched over the part of a picture that the model saw.
+// Heat maps: a small canvas, stretched over the crop that enters the network.
 
-const FINE = 6; // pixels for each place
-const FULL = 4; // times the average; more looks alike, as in reports
-// The inferno colours of matplotlib, from nothing to the most.
+const FINE = 6; // pixels per location
+const FULL = 4; // weight / mean weight of the brightest color, as in reports
+// The inferno colors of matplotlib, from 0 to FULL.
 const STOPS = [
   [0, 0, 4], [17, 10, 48], [50, 10, 94], [87, 16, 110], [120, 28, 109], [154, 40, 101], [188, 55, 84],
   [216, 76, 62], [237, 105, 37], [249, 142, 9], [251, 182, 26], [244, 223, 83], [252, 255, 164],
 ];
 
-export function colour(relative) {
+export function color(relative) {
   const place = Math.min(Math.max(relative / FULL, 0), 1) * (STOPS.length - 1);
   const below = Math.min(Math.floor(place), STOPS.length - 2);
-  const share = place - below;
-  return STOPS[below].map((part, i) => Math.round(part + share * (STOPS[below + 1][i] - part)));
+  const fraction = place - below;
+  return STOPS[below].map((part, i) => Math.round(part + fraction * (STOPS[below + 1][i] - part)));
 }
 
-/** Return the weight between places, so that colours pass along the scale and not across it. */
-function between({ rows, columns, values }, x, y) {
+/** Return the weight interpolated between locations: colors of a blurred image would leave the scale. */
+function interpolate({ rows, columns, values }, x, y) {
   const [left, top] = [Math.floor(x), Math.floor(y)];
   const at = (column, row) =>
     values[Math.min(Math.max(row, 0), rows - 1) * columns + Math.min(Math.max(column, 0), columns - 1)];
@@ -24,7 +24,7 @@ function between({ rows, columns, values }, x, y) {
   return along(top) + (y - top) * (along(top + 1) - along(top));
 }
 
-/** Paint a heat map over the picture in a frame; null takes it away. */
+/** Paint a heat map over the picture in a frame; null removes it. */
 export function paint(frame, map) {
   const canvas = frame.querySelector('canvas');
   frame.classList.toggle('mapped', Boolean(map));
@@ -34,19 +34,19 @@ export function paint(frame, map) {
   const pixels = new ImageData(width, height);
   for (let y = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
-      const value = between(map, (x + 0.5) / FINE - 0.5, (y + 0.5) / FINE - 0.5);
-      pixels.data.set([...colour(value), 255], 4 * (y * width + x));
+      const value = interpolate(map, (x + 0.5) / FINE - 0.5, (y + 0.5) / FINE - 0.5);
+      pixels.data.set([...color(value), 255], 4 * (y * width + x));
     }
   }
   canvas.getContext('2d').putImageData(pixels, 0, 0);
 }
 
-/** Say in words how gathered the weight is. */
-export function inWords(map) {
+/** Describe how concentrated the weight is. */
+export function describeConcentration(map) {
   const sorted = [...map.values].sort((a, b) => b - a);
   let sum = 0;
   const count = sorted.findIndex((value) => (sum += value) >= sorted.length / 2) + 1;
-  return `Half of the weight lies on ${count} of ${sorted.length} places.`;
+  return `${count} of ${sorted.length} locations hold half of the weight.`;
 }
 
 /** Make a picture with room for a heat map. */
@@ -60,7 +60,7 @@ export function framed(picture, source, alt) {
     frame.style.aspectRatio = `${image.naturalWidth} / ${image.naturalHeight}`;
     frame.className = frame.className.replace(/wide|tall/, image.naturalWidth < image.naturalHeight ? 'tall' : 'wide');
   });
-  // An empty address would be drawn as a broken picture; none at all as nothing.
+  // An empty address would be drawn as a broken picture; a missing one is drawn as nothing.
   Promise.resolve(source).then((address) => { if (address) image.src = address; });
   const canvas = document.createElement('canvas');
   canvas.setAttribute('aria-hidden', 'true');

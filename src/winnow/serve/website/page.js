@@ -1,38 +1,64 @@
-// The page: what is asked for, and what is shown of the answers.
+// The page: reads the query and the settings from its address, searches, and shows the results.
 
-import { Problem, get, send } from './api.js';
-import { framed, inWords, paint } from './heat.js';
+import { Problem, get, send, thumbnail } from './api.js';
+import { describeConcentration, framed, paint } from './heat.js';
 import { start as startPrototypes } from './prototypes.js';
 import { Tiles } from './tiles.js';
-import { thumbnail } from './api.js';
 
 const $ = (id) => document.getElementById(id);
-const found = new Tiles($('found'));
-const uploads = new Map(); // files by the key the service knows them by, to be sent again when it has forgotten them
+const SETTINGS = ['mu', 'eps'];
+const found = new Tiles($('found'), { hover: (id) => loadHeatMaps([id]).catch(complain) });
+const uploads = new Map(); // key of an upload to its file, which is sent again when the service no longer caches it
 let about = null;
-let query = null; // { file, key } or { id }
+let query = null; // { id } of the index, or { file, key } of an upload
 let frame = null; // of the query's picture
 let prototypes = null;
 
 const named = (image) => image.label ?? image.name;
-const chosen = () => {
+// The sliders' steps are coarser than the model's own values can be, so defaults are what the sliders make of them.
+const defaults = () => Object.fromEntries(SETTINGS.map((name) => [name, Number($(name).dataset.default)]));
+const selection = () => {
   if (!about?.adjustable) return {};
-  const [mu, eps] = ['mu', 'eps'].map((name) => Number($(name).value));
-  const own = own_values();
-  return mu === own.mu && eps === own.eps ? {} : { mu, eps };
+  const values = Object.fromEntries(SETTINGS.map((name) => [name, Number($(name).value)]));
+  return SETTINGS.every((name) => values[name] === defaults()[name]) ? {} : values;
 };
-// The sliders' steps are coarser than the model's own numbers can be.
-const own_values = () => ({ mu: Number($('mu').dataset.own), eps: Number($('eps').dataset.own) });
 
-function say(text) { $('status').textContent = text; }
+function report(text) { $('status').textContent = text; }
 function complain(error) {
   if (error?.name === 'AbortError') return;
   if (error && !(error instanceof Problem)) console.error(error);
   $('error').textContent = error ? error.message : '';
-  if (error) $('error').scrollIntoView({ block: 'nearest' }); // on a phone it is below the query
+  if (error) $('error').scrollIntoView({ block: 'nearest' });
 }
 
-// One search at a time, and the newest wins: sliders move faster than answers come.
+// The address: ?image=ID or ?upload=KEY, with k, mu, eps, and heat where they differ from the defaults.
+function address() {
+  const parameters = new URLSearchParams();
+  if (query?.id !== undefined) parameters.set('image', query.id);
+  else if (query?.key) parameters.set('upload', query.key);
+  if ($('k').value !== '20') parameters.set('k', $('k').value);
+  for (const [name, value] of Object.entries(selection())) parameters.set(name, value);
+  if ($('heat').checked) parameters.set('heat', 1);
+  const text = parameters.toString();
+  return text ? `?${text}` : location.pathname;
+}
+const keepAddress = () => history.replaceState(history.state, '', address());
+
+function restore() {
+  const parameters = new URLSearchParams(location.search);
+  const k = parameters.get('k');
+  $('k').value = [...$('k').options].some((one) => one.value === k) ? k : '20';
+  setHeat(parameters.has('heat'));
+  if (about.adjustable) {
+    setSliders(Object.fromEntries(SETTINGS.map((name) => [name, parameters.get(name) ?? defaults()[name]])));
+  }
+  const [id, key] = [parameters.get('image'), parameters.get('upload')];
+  if (/^\d{1,18}$/.test(id ?? '')) showIndexed({ id: Number(id) });
+  else if (/^[0-9a-f]{64}$/.test(key ?? '')) showUpload({ key, file: uploads.get(key) });
+  else showStart();
+}
+
+// One search at a time, and the newest wins: sliders move faster than responses arrive.
 let running = null;
 async function search({ quiet = false } = {}) {
   if (!query) return;
@@ -40,19 +66,14 @@ async function search({ quiet = false } = {}) {
   const mine = running = new AbortController();
   document.body.classList.add('busy');
   complain(null);
-  if (!quiet) say('Searching …');
+  if (!quiet) report('Searching …');
   try {
-    const settings = { k: $('k').value, ...chosen() };
-    const result = await ask(query, settings, mine.signal);
+    const result = await request(query, { k: $('k').value, ...selection() }, mine.signal);
     show(result);
-    const ids = result.neighbours.map((one) => one.id);
-    if (ids.length && result.query.heat_map) {
-      const maps = await get('/api/weights', { id: ids, ...chosen() }, mine.signal);
-      for (const { id, heat_map } of maps) found.tiles.get(id)?.heat(heat_map);
-    }
+    if ($('heat').checked) await loadHeatMaps([...found.tiles.keys()], mine.signal);
   } catch (error) {
     if (mine === running) {
-      say('');
+      report('');
       complain(error);
     }
   } finally {
@@ -60,28 +81,35 @@ async function search({ quiet = false } = {}) {
   }
 }
 
-async function ask(query, settings, signal) {
+async function request(query, settings, signal) {
   if (query.id !== undefined) return get(`/api/similar/${query.id}`, settings, signal);
   if (query.key) {
     try {
       return await get(`/api/search/${query.key}`, settings, signal);
     } catch (error) {
-      if (error.status !== 404) throw error; // forgotten: it is sent again
+      if (error.status !== 404) throw error;
+      if (!query.file) throw new Problem(404, 'The service no longer caches this upload. Choose the image again.');
     }
   }
   const result = await send('/api/search', settings, query.file, signal);
   query.key = result.query.key;
   uploads.set(query.key, query.file);
-  history.replaceState({ key: query.key }, '');
+  storePreview(query);
+  keepAddress();
   return result;
 }
 
 function show(result) {
   const { neighbours, query: seen } = result;
-  if (seen.image) $('query-name').textContent = `${named(seen.image)} (${seen.image.name})`;
+  if (seen.image) {
+    $('query-name').textContent = `${named(seen.image)} (${seen.image.name})`;
+    $('shown').querySelector('img').alt = `Query: ${named(seen.image)}`;
+  }
   if (frame) paint(frame, seen.heat_map);
-  $('spread').textContent = seen.heat_map ? inWords(seen.heat_map) : '';
+  $('concentration').textContent = seen.heat_map ? describeConcentration(seen.heat_map) : '';
+  $('heat-label').hidden = !seen.heat_map;
   $('found-title').textContent = 'Nearest images';
+  withHeatMaps.clear();
   found.show(neighbours.map((one) => ({
     id: one.id,
     name: named(one),
@@ -90,69 +118,117 @@ function show(result) {
     press: () => searchWith(one),
   })));
   const first = neighbours[0];
-  say(first ? `${neighbours.length} images; the nearest is ${named(first)} at distance ${first.distance.toFixed(3)}.`
+  report(first ? `${neighbours.length} images; the nearest is ${named(first)} at distance ${first.distance.toFixed(3)}.`
     : 'The index has no other image.');
   prototypes?.mark(seen.attributes);
 }
 
-function display(source, alt) {
-  $('shown').hidden = false;
-  $('query-name').hidden = false;
-  $('query-name').textContent = alt;
-  $('spread').textContent = '';
-  frame = framed($('shown'), source, `Query: ${alt}`);
+// Heat maps are computed when they are shown: all with the check box on, one when the pointer or focus is on it.
+const withHeatMaps = new Set(); // ids whose heat maps are those of the current settings
+async function loadHeatMaps(ids, signal) {
+  const missing = ids.filter((id) => found.tiles.has(id) && !withHeatMaps.has(id));
+  if (!missing.length || $('heat-label').hidden) return;
+  const used = JSON.stringify(selection());
+  const maps = await get('/api/weights', { id: missing, ...selection() }, signal);
+  if (used !== JSON.stringify(selection())) return; // the sliders moved meanwhile
+  for (const { id, heat_map } of maps) {
+    withHeatMaps.add(id);
+    found.tiles.get(id)?.heat(heat_map);
+  }
 }
 
-function searchWith(image, { remember = true } = {}) {
+function setHeat(on) {
+  $('heat').checked = on;
+  for (const id of ['query', 'results']) $(id).classList.toggle('heated', on);
+}
+
+function display(source, name) {
+  $('shown').hidden = !source;
+  $('query-name').hidden = false;
+  $('query-name').textContent = name;
+  $('concentration').textContent = '';
+  frame = framed($('shown'), source, `Query: ${name}`);
+}
+
+function showIndexed(image) {
   query = { id: image.id };
-  if (remember) history.pushState({ image: { id: image.id, name: image.name, label: image.label } }, '');
-  display(thumbnail(image.id), named(image));
-  $('taste').close();
-  if (matchMedia('(max-width: 56rem)').matches) $('query').scrollIntoView();
+  display(thumbnail(image.id), image.name ? named(image) : `image ${image.id}`);
   search();
 }
 
-let shownUpload = null;
-function upload(file, { key = null } = {}) {
-  if (about && file.size > about.upload_bytes) {
-    complain(new Problem(413, `That file is larger than ${Math.round(about.upload_bytes / 1e6)} MB.`));
-    return;
-  }
-  if (!key) history.pushState({}, '');
+function searchWith(image) {
+  $('matches').close();
+  query = { id: image.id };
+  history.pushState(null, '', address());
+  showIndexed(image);
+  scrollTo({ top: 0 });
+}
+
+let shownUrl = null;
+function showUpload({ file, key }) {
   query = { file, key };
-  if (shownUpload) URL.revokeObjectURL(shownUpload);
-  shownUpload = URL.createObjectURL(file);
-  display(shownUpload, file.name || 'pasted image');
+  if (shownUrl) URL.revokeObjectURL(shownUrl);
+  shownUrl = file ? URL.createObjectURL(file) : null;
+  const stored = JSON.parse(sessionStorage.getItem(`winnow-upload-${key}`) ?? 'null');
+  display(shownUrl ?? stored?.picture, (file ? file.name : stored?.name) || 'uploaded image');
   search();
 }
 
 function offer(file) {
-  if (file) upload(file);
+  if (!file) return;
+  if (about && file.size > about.upload_bytes) {
+    complain(new Problem(413, `The file is larger than ${Math.round(about.upload_bytes / 1e6)} MB.`));
+    return;
+  }
+  query = null;
+  history.pushState(null, '', address()); // the key follows with the response
+  showUpload({ file, key: null });
+}
+
+/** Store a small copy of an upload in this tab, so that its picture survives a reload. */
+async function storePreview({ key, file }) {
+  try {
+    const bitmap = await createImageBitmap(file);
+    const scale = Math.min(1, 384 / Math.max(bitmap.width, bitmap.height));
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(scale * side)));
+    canvas.getContext('2d').drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    const picture = canvas.toDataURL('image/jpeg', 0.85);
+    sessionStorage.setItem(`winnow-upload-${key}`, JSON.stringify({ name: file.name, picture }));
+  } catch { /* the storage is full, or the browser cannot decode the image: a reload shows no picture */ }
 }
 
 function showStart() {
   query = null;
   running?.abort();
+  complain(null);
   $('shown').hidden = $('query-name').hidden = true;
-  $('spread').textContent = '';
-  $('found-title').textContent = about.examples.length ? 'Start with one of these' : 'The index is empty';
-  say('');
+  $('concentration').textContent = '';
+  $('heat-label').hidden = true;
+  $('found-title').textContent = about.examples.length ? 'Try one of these images' : 'The index is empty';
+  report('');
   found.show(about.examples.map((one) => ({
     id: one.id, name: named(one), number: '', label: `${named(one)}, ${one.name}. Search with it.`,
     press: () => searchWith(one),
   })));
+  for (const one of found.tiles.values()) one.heat(null);
   prototypes?.mark(null);
 }
 
 function setSliders(values) {
-  for (const name of ['mu', 'eps']) $(name).value = values[name];
-  tellSliders();
+  for (const name of SETTINGS) $(name).value = values[name];
+  showSliders();
 }
-function tellSliders() {
-  $('mu-value').textContent = `${Math.round(100 * $('mu').value)} %`;
+function showSliders() {
+  $('mu-value').textContent = `${Math.round(100 * $('mu').value)}%`;
   $('eps-value').textContent = $('eps').value;
-  $('mu').setAttribute('aria-valuetext', `${Math.round(100 * $('mu').value)} per cent`);
-  $('reset').disabled = !Object.keys(chosen()).length;
+  $('mu').setAttribute('aria-valuetext', `${Math.round(100 * $('mu').value)} percent`);
+  $('reset').disabled = !Object.keys(selection()).length;
+}
+function changeSelection() {
+  showSliders();
+  keepAddress();
+  search({ quiet: true });
 }
 
 async function begin() {
@@ -160,15 +236,17 @@ async function begin() {
   $('about').textContent = `${about.entries.toLocaleString('en')} images, pooled by ${about.pooling.toUpperCase()}`;
   $('file').accept = about.media_types.join(',');
   $('selection').hidden = !about.adjustable;
+  $('selection').open = matchMedia('(min-width: 56rem)').matches;
   if (about.adjustable) {
     $('mu').max = about.largest_mu;
     $('eps').max = Math.max(40, Math.ceil(4 * about.eps));
-    setSliders(about);
-    for (const name of ['mu', 'eps']) $(name).dataset.own = $(name).value;
-    tellSliders();
+    for (const name of SETTINGS) {
+      $(name).value = about[name];
+      $(name).dataset.default = $(name).value;
+    }
   }
   if (about.prototypes) prototypes = startPrototypes({ searchWith, complain });
-  if (!query) showStart(); // somebody may have been quicker
+  if (!query) restore(); // unless an image was chosen before the response
 }
 
 document.addEventListener('dragover', (event) => {
@@ -188,24 +266,21 @@ $('file').addEventListener('change', () => {
   offer($('file').files[0]);
   $('file').value = ''; // so that the same file can be chosen again
 });
-for (const name of ['mu', 'eps']) {
-  $(name).addEventListener('input', () => {
-    tellSliders();
-    search({ quiet: true });
-  });
-}
+for (const name of SETTINGS) $(name).addEventListener('input', changeSelection);
 $('reset').addEventListener('click', () => {
-  setSliders(own_values());
-  search({ quiet: true });
+  setSliders(defaults());
+  changeSelection();
 });
-$('k').addEventListener('change', () => search());
-$('heat').addEventListener('change', () => document.body.classList.toggle('heated', $('heat').checked));
-document.body.classList.toggle('heated', $('heat').checked);
+$('k').addEventListener('change', () => {
+  keepAddress();
+  search();
+});
+$('heat').addEventListener('change', () => {
+  setHeat($('heat').checked);
+  keepAddress();
+  if ($('heat').checked) loadHeatMaps([...found.tiles.keys()]).catch(complain);
+});
 $('settings').addEventListener('submit', (event) => event.preventDefault());
-addEventListener('popstate', ({ state }) => {
-  if (state?.image) searchWith(state.image, { remember: false });
-  else if (state?.key && uploads.has(state.key)) upload(uploads.get(state.key), { key: state.key });
-  else showStart();
-});
+addEventListener('popstate', () => { if (about) restore(); });
 
 begin().catch(complain);

@@ -1,4 +1,4 @@
-// Prototypes: those of the query first, and what each likes best.
+// Prototypes: the largest attributes of the query first, and the images that match each best.
 
 import { get, thumbnail } from './api.js';
 import { framed } from './heat.js';
@@ -6,16 +6,19 @@ import { Tiles, tile } from './tiles.js';
 
 const FEW = 12;
 const $ = (id) => document.getElementById(id);
-const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+const percent = (fraction) => `${(100 * fraction).toFixed(fraction < 0.0995 ? 1 : 0)}%`;
 
 export function start({ searchWith, complain }) {
   let known = []; // { prototype, share, best }
   let attributes = null; // of the query
   let all = false;
+  let progress = '';
   const tiles = new Map();
-  const liked = new Tiles($('liked'));
+  const matched = new Tiles($('matched'));
 
   function draw() {
+    $('prototypes-about').textContent = 'The pooling keeps the features nearest to its prototypes. Percentages: fraction of the '
+      + `weight that matches each prototype, ${attributes ? 'in the query' : 'on average'}.${progress}`;
     const value = (one) => (attributes ? attributes[one.prototype] : one.share);
     const order = [...known].sort((a, b) => value(b) - value(a));
     const most = Math.max(1e-9, ...order.map(value));
@@ -24,8 +27,8 @@ export function start({ searchWith, complain }) {
       if (!tiles.has(one.prototype)) tiles.set(one.prototype, make(one.prototype));
       const entry = tiles.get(one.prototype);
       const number = one.prototype + 1;
-      const whose = attributes ? 'of what was kept of the query' : 'on average';
-      entry.tell(`No. ${number}`, percent(value(one)), `Prototype ${number}: ${percent(value(one))} ${whose}. Show what it likes best.`);
+      const whose = attributes ? 'of the weight in the query' : 'of the weight on average';
+      entry.update(`Prototype ${number}`, percent(value(one)), `Prototype ${number}: ${percent(value(one))} ${whose}. Show the images that match it best.`);
       entry.bar.style.width = `${(100 * value(one)) / most}%`;
       if (one.best.length && entry.id !== one.best[0]) {
         entry.id = one.best[0];
@@ -52,20 +55,20 @@ export function start({ searchWith, complain }) {
   }
 
   async function open(prototype) {
-    const taste = await get(`/api/prototypes/${prototype}`, { k: 18 });
-    $('taste-title').textContent = `What prototype ${prototype + 1} likes best`;
-    $('taste-about').textContent = `It takes ${percent(taste.share)} of what is kept, on average over `
-      + `${taste.looked_at.toLocaleString('en')} images. The heat maps show what it takes of each place.`;
-    liked.tiles.clear();
-    liked.show(taste.images.map((one) => ({
+    const answer = await get(`/api/prototypes/${prototype}`, { k: 18 });
+    $('matches-title').textContent = `Images that match prototype ${prototype + 1} best`;
+    $('matches-about').textContent = `Its mean attribute is ${percent(answer.share)} over `
+      + `${answer.looked_at.toLocaleString('en')} images. The heat maps show its weight at each location.`;
+    matched.tiles.clear();
+    matched.show(answer.images.map((one) => ({
       id: one.id,
       name: one.label ?? one.name,
       number: percent(one.attribute),
-      label: `${one.label ?? one.name}, ${one.name}: ${percent(one.attribute)} of what is kept goes to this prototype. Search with it.`,
+      label: `${one.label ?? one.name}, ${one.name}: ${percent(one.attribute)} of the weight belongs to this prototype. Search with it.`,
       press: () => searchWith(one),
     })));
-    for (const one of taste.images) liked.tiles.get(one.id)?.heat(one.heat_map);
-    if (!$('taste').open) $('taste').showModal();
+    for (const one of answer.images) matched.tiles.get(one.id)?.heat(one.heat_map);
+    if (!$('matches').open) $('matches').showModal();
   }
 
   async function refresh() {
@@ -73,8 +76,7 @@ export function start({ searchWith, complain }) {
     known = answer.prototypes;
     $('prototypes').hidden = false;
     const done = answer.looked_at >= answer.of;
-    $('prototypes-about').textContent = 'Each attracts the places that resemble it. Press one to see what it likes best'
-      + (done ? '.' : `; ${answer.looked_at} of ${answer.of} images looked at so far.`);
+    progress = done ? '' : ` Scanned ${answer.looked_at} of ${answer.of} images.`;
     draw();
     if (!done) setTimeout(() => refresh().catch(complain), 1000);
   }

@@ -3,8 +3,8 @@
 import { thumbnail } from './api.js';
 import { framed, paint } from './heat.js';
 
-/** Make a list item with a picture, a name and a number. */
-export function tile({ id, name, number, label, press }) {
+/** Make a list item with a picture, a name, and a number. */
+export function tile({ id, name, number, label, press, hover }) {
   const item = document.createElement('li');
   const button = document.createElement('button');
   button.type = 'button';
@@ -22,25 +22,26 @@ export function tile({ id, name, number, label, press }) {
   });
   button.append(picture, text);
   button.addEventListener('click', press);
+  if (hover) for (const kind of ['pointerenter', 'focus']) button.addEventListener(kind, () => hover(id));
   item.append(button);
   const one = {
     item, button, frame, id,
-    tell(name, number, label) {
+    update(name, number, label) {
       named.textContent = name;
-      named.title = name;
       counted.textContent = number;
       button.setAttribute('aria-label', label);
     },
     heat: (map) => paint(frame, map),
   };
-  one.tell(name, number, label);
+  one.update(name, number, label);
   return one;
 }
 
-/** A list of tiles that keeps those it has already, and with them the focus. */
+/** A list of tiles that reuses those it has already, and with them the focus. */
 export class Tiles {
-  constructor(list) {
+  constructor(list, { hover = null } = {}) {
     this.list = list;
+    this.hover = hover;
     this.tiles = new Map();
   }
 
@@ -48,8 +49,8 @@ export class Tiles {
     const next = new Map();
     for (const content of contents) {
       const known = this.tiles.get(content.id);
-      if (known) known.tell(content.name, content.number, content.label);
-      next.set(content.id, known ?? tile(content));
+      if (known) known.update(content.name, content.number, content.label);
+      next.set(content.id, known ?? tile({ ...content, hover: this.hover }));
     }
     this.tiles = next;
     const focused = document.activeElement;
