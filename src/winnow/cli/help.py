@@ -214,11 +214,11 @@ def _column(entries: Sequence[Entry]) -> int:
 
 def _columns(entries: Sequence[Entry], column: int, width: int) -> Iterator[str]:
     for one in entries:
-        meaning = textwrap.wrap(one.meaning, max(20, width - column)) or [""]
-        if len(one.label) > LONGEST_LABEL:
+        meaning = textwrap.wrap(one.meaning, max(20, width - column))
+        if len(one.label) > LONGEST_LABEL or not meaning:
             yield f"  {one.label}"
         else:
-            yield f"  {one.label:<{column - 2}}{meaning.pop(0)}".rstrip()
+            yield f"  {one.label:<{column - 2}}{meaning.pop(0)}"
         yield from (" " * column + line for line in meaning)
 
 
