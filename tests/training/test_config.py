@@ -100,7 +100,7 @@ def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
         load_config(tmp_path / "confg.yaml")
 
 
-def test_every_config_keysd_key_can_be_set_to_its_default_and_has_a_meaning() -> None:
+def test_every_config_key_can_be_set_to_its_default_and_has_a_meaning() -> None:
     for key in config_keys():
         assert len(key.meaning) > 8, key
         section, _, name = key.name.partition(".")

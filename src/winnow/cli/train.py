@@ -108,7 +108,7 @@ def print_result(folder: Path, result: RunResult) -> None:
     config = result.config
     split = "test" if "test" in result.metrics else "val"
     rows = {
-        "pretrained, no training (GAP)": result.untrained[split],
+        "pretrained, no training": result.untrained[split],
         f"trained ({config['pooling']['name']}, {config['dim']}-D)": result.metrics[split],
     }
     out.print(metrics_table(rows, f"{SPLIT_TITLES[split]} (%)"))
@@ -121,9 +121,9 @@ def print_result(folder: Path, result: RunResult) -> None:
         )
     run, data = quote(str(folder)), quote(str(config["data"]["path"]))
     echo(f"run: {folder}  (best at step {result.best_step} of {result.steps})")
-    echo(f"next: winnow explain {run} IMAGE...          (heat maps of pooling weights)")
-    echo(f"      winnow index {run} {data} -o my.index  (searchable index)")
-    echo("      winnow serve my.index                  (search page)")
+    echo(f"next: winnow explain {run} IMAGE...")
+    echo(f"      winnow index {run} {data} -o my.index")
+    echo("      winnow serve my.index")
 
 
 def advise(trained: float, untrained: float) -> str | None:
