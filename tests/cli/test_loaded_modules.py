@@ -15,7 +15,7 @@ from winnow import Embedder, Index
 
 LIST = "import sys; from winnow.cli import run\ntry: run()\nfinally: print(*sys.modules, file=sys.stderr)"
 
-ABOVE_SEARCH = {"cli.train", "cli.progress", "demo", "export", "losses", "miners", "protocols", "references",
+ABOVE_SEARCH = {"cli.progress", "demo", "export", "losses", "miners", "protocols", "references",
                 "regularizers", "serve", "studies", "training", "tuning"}  # fmt: skip
 
 

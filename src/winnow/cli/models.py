@@ -142,10 +142,11 @@ def split_paths(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 
 def load_models(runs: list[Path]) -> dict[str, Embedder]:
     """Load models by their titles in a picture: the pooling, and the run's name where several have the same one."""
-    for run in runs[1:]:
-        if not any((folder / "config.json").is_file() for folder in (run, run / "model")):
+    models: list[Embedder] = []
+    for run in runs:
+        if models and not any((folder / "config.json").is_file() for folder in (run, run / "model")):
             raise ConfigError(f"{run}: folder without a model. Name image files after the runs, such as {run}/*.jpg.")
-    models = [load_model(run, "cpu") for run in runs]
+        models.append(load_model(run, "cpu"))
     titles = [model.config.pooling.name.upper() for model in models]
     titles = [f"{t}, {run.name}" if titles.count(t) > 1 else t for t, run in zip(titles, runs, strict=True)]
     if len(set(titles)) < len(titles):
