@@ -1,7 +1,7 @@
-"""Set everything up and do one thing: `python3 start.py demo` or `python3 start.py test`.
+"""Set up an environment and run one task in it: `python3 start.py demo` or `python3 start.py test`.
 
-Makes a virtual environment in `.venv` with the pinned versions of `constraints.txt`, once, then runs the command in it.
-Needs Python 3.11 or newer and nothing else.
+The first call creates the virtual environment `.venv` with the pinned versions of `constraints.txt`. Requires Python
+3.11 or newer, nothing else.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 BIN = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
-GIGABYTES = 5  # of disk that a set-up takes at most while it is made
+GIGABYTES = 5  # disk space that a set-up needs at most
 
-USER = "serve,optuna"  # what all commands of the documentation need but for a cluster and other formats
+USER = "serve,optuna"  # extras of all commands in the documentation, except Ray clusters and other file formats
 
-# What each word needs installed, and what it runs; more words are passed on to the last command.
+# Extras and commands of each task; further arguments are passed to the last command.
 TASKS: dict[str, tuple[str, list[list[str]]]] = {
     "demo": (USER, [["winnow", "demo"]]),
     "run": (USER, [["winnow"]]),
@@ -43,31 +43,35 @@ TASKS: dict[str, tuple[str, list[list[str]]]] = {
 
 
 def install(extras: str) -> None:
-    """Make the environment and install winnow in it, unless that was done for these very files."""
+    """Create the environment and install winnow in it, unless an earlier call did so with the same files."""
     files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
     key = hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()
     stamp = ENVIRONMENT / f"installed-{extras or 'core'}"
     if stamp.is_file() and stamp.read_text() == key:
         return
     started = time.perf_counter()
-    print(f"setting up {ENVIRONMENT.name} (once; a few minutes) ...", flush=True)
-    if not any(ENVIRONMENT.glob("installed-*")):  # none yet, or one that was never finished
+    print(f"creating the environment {ENVIRONMENT.name} (once, a few minutes) ...", flush=True)
+    if not any(ENVIRONMENT.glob("installed-*")):  # none yet, or an unfinished one
         try:
             venv.EnvBuilder(with_pip=True, clear=True, symlinks=os.name != "nt").create(ENVIRONMENT)
         except subprocess.CalledProcessError:
-            sys.exit("this Python cannot make virtual environments; on Debian and Ubuntu install python3-venv")
+            sys.exit(
+                "error: this Python cannot create virtual environments. On Debian and Ubuntu install python3-venv."
+            )
     target = f"{ROOT}[{extras}]" if extras else str(ROOT)
     try:
         call(["python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
               "--constraint", str(ROOT / "constraints.txt"), "--editable", target])  # fmt: skip
     except SystemExit:
-        free = {str(place): shutil.disk_usage(place).free / 1e9 for place in (ROOT, Path(tempfile.gettempdir()))}
+        free = {str(path): shutil.disk_usage(path).free / 1e9 for path in (ROOT, Path(tempfile.gettempdir()))}
         if min(free.values()) < GIGABYTES:
-            left = " and ".join(f"{size:.1f} GB in {place}" for place, size in free.items())
-            print(f"the set-up takes about {GIGABYTES} GB; free are {left}: make room and call this again")
+            left = " and ".join(f"{size:.1f} GB in {path}" for path, size in free.items())
+            print(
+                f"error: the set-up needs about {GIGABYTES} GB, free are {left}. Free disk space, then rerun the command."
+            )
         raise
     stamp.write_text(key)
-    print(f"set up in {time.perf_counter() - started:.0f} s", flush=True)
+    print(f"environment ready in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def call(command: list[str]) -> None:
@@ -78,11 +82,11 @@ def call(command: list[str]) -> None:
 
 
 def main() -> None:
-    """Set up, then run the task."""
-    if sys.version_info < (3, 11):  # noqa: UP036 (the very machine that has an older one needs to be told)
-        sys.exit(f"winnow needs Python 3.11 or newer; this is {sys.version.split()[0]}")
+    """Set up the environment, then run the task."""
+    if sys.version_info < (3, 11):  # noqa: UP036 (machines with an older one need the message)
+        sys.exit(f"error: winnow requires Python 3.11 or newer, this is {sys.version.split()[0]}")
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:
-        sys.exit(f"usage: python3 start.py {'|'.join(TASKS)} [more words]")
+        sys.exit(f"usage: python3 start.py {'|'.join(TASKS)} [ARGUMENTS]")
     extras, commands = TASKS[sys.argv[1]]
     install(extras)
     if sys.argv[1] in ("test", "docs"):

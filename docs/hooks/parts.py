@@ -14,11 +14,11 @@ from winnow.registry import REQUIRED, Registry
 
 def config() -> str:
     """Every key of the config with its default and meaning, a table for each section."""
-    from winnow.training.config import RunConfig, describe
+    from winnow.training.config import ConfigKey, RunConfig, config_keys
 
-    sections: dict[str, list[tuple[str, Any, str]]] = {}
-    for key, default, meaning in describe():
-        sections.setdefault(key.split(".")[0] if "." in key else "", []).append((key, default, meaning))
+    sections: dict[str, list[ConfigKey]] = {}
+    for key in config_keys():
+        sections.setdefault(key.name.split(".")[0] if "." in key.name else "", []).append(key)
     sections[""] = sections.pop("")  # what belongs to no section comes last
     lines: list[str] = []
     for name, keys in sections.items():
@@ -27,7 +27,9 @@ def config() -> str:
             section: Any = RunConfig.model_fields[name].annotation
             lines += [*_about(name, section), ""]
         lines += ["| key | default | meaning |", "|---|---|---|"]
-        lines += [f"| `{key}` | {written(default)} | {escaped(meaning)} |" for key, default, meaning in keys]
+        for key in keys:
+            owner = f"({key.component}) " if key.component else ""
+            lines.append(f"| `{key.name}` | {written(key.default)} | {escaped(owner + key.meaning)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`winnow explain` with one run and with several side by side."""
+"""`winnow explain` with one run and with several."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from winnow import Embedder
-from winnow.cli.explain import part
 from winnow.cli.main import app
+from winnow.cli.models import split_paths
 from winnow.errors import ConfigError, ModelError
 from winnow.pooling import POOLINGS
 
@@ -45,7 +45,7 @@ def width(file: str) -> int:
         return image.width
 
 
-def test_every_pooling_with_weights_is_explained_side_by_side(folder: Path) -> None:
+def test_every_pooling_with_weights_is_explained_in_one_picture(folder: Path) -> None:
     names = [name for name in POOLINGS if POOLINGS[name].has_weights]
     shown = explain(*(model(name, name) for name in names), "cat.png", "dog.png")
     assert shown.exit_code == 0, shown.output
@@ -55,38 +55,38 @@ def test_every_pooling_with_weights_is_explained_side_by_side(folder: Path) -> N
     assert width("explained/cat.png") > 2 * width("alone/cat.png")
 
 
-def test_poolings_without_weights_are_left_out_and_named(folder: Path) -> None:
+def test_poolings_without_weights_are_skipped_and_named(folder: Path) -> None:
     without = model("vlad", "netvlad")
-    assert "NETVLAD: no weights over the image to show" in explain(without, model("gmp", "gmp"), "cat.png").output
-    assert isinstance(refused := explain(without, "cat.png").exception, ModelError)
-    assert "NETVLAD pooling has no weights" in str(refused)
+    assert "NETVLAD: this pooling has no weights to draw" in explain(without, model("gmp", "gmp"), "cat.png").output
+    assert isinstance(error := explain(without, "cat.png").exception, ModelError)
+    assert "NETVLAD: this pooling has no weights" in str(error)
 
 
-def test_models_of_one_pooling_are_told_apart_and_crops_may_differ(folder: Path) -> None:
+def test_models_of_one_pooling_have_distinct_titles_and_may_differ_in_crops(folder: Path) -> None:
     runs = [model("fine", "gap", size=40), model("coarse", "gap", size=32), model("x/fine", "gap")]
     assert explain(*runs, "cat.png").exit_code == 0
 
 
-def test_prototypes_never_set_are_told_for_each_model(folder: Path) -> None:
+def test_prototypes_that_were_never_initialized_are_reported_for_each_model(folder: Path) -> None:
     said = explain(model("a", "gsp", num_prototypes=4, memory_size=8), model("b", "gap"), "cat.png").output
-    assert "The prototypes of a were never set" in said
-    assert "The prototypes of b" not in said
+    assert "a: the prototypes were never initialized" in said
+    assert "b: the prototypes" not in said
 
 
 def test_an_image_is_needed(folder: Path) -> None:
-    assert isinstance(refused := explain(model("a", "gap")).exception, ConfigError)
-    assert "name an image after a" in str(refused)
+    assert isinstance(error := explain(model("a", "gap")).exception, ConfigError)
+    assert "Name image files after a" in str(error)
 
 
 def test_folders_are_runs_and_the_rest_are_images(folder: Path) -> None:
     (folder / "a").mkdir()
     (folder / "b").mkdir()
     words = [Path(word) for word in ("missing", "a", "b", "cat.png", "a")]
-    assert part(words) == (words[:3], words[3:])
+    assert split_paths(words) == (words[:3], words[3:])
 
 
 def test_a_folder_of_images_after_a_run_is_no_run(folder: Path) -> None:
     (folder / "cats").mkdir()
     shown = explain(model("gmp", "gmp"), "cats")
     assert isinstance(shown.exception, ConfigError)
-    assert "cats is a folder without a model: name image files after the runs, as in cats/*.jpg" in str(shown.exception)
+    assert "cats: folder without a model. Name image files after the runs, such as cats/*.jpg" in str(shown.exception)

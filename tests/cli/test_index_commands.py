@@ -1,4 +1,4 @@
-"""From a saved model to an index, a search, a page and a file for other programs, as a user calls it."""
+"""From a saved model to an index, a search, a page and an exported file, as a user calls it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_index_is_kept_up_to_date(winnow, indexed, photos, tmp_path):
     Image.new("RGB", (40, 40), "red").save(photos / "class_01/0.png")
     code, out, _ = winnow("index", "model", photos, "-o", "index", "--prune")
     assert code == 0
-    assert "11 images; 0 added, 1 changed, 1 taken out, 10 as they were (1 embedded)" in out
+    assert "11 images; 0 added, 1 changed, 1 removed, 10 unchanged (1 embedded)" in out
     code, _, err = winnow("index", save_model(tmp_path / "other", seed=1), photos, "-o", "index")
     assert code == 4
     assert "made by another model" in err
@@ -52,11 +52,11 @@ def test_index_is_kept_up_to_date(winnow, indexed, photos, tmp_path):
     assert "7 images" in out
     assert winnow("index", "model", photos, "-o", "index", "--remove", "--prune")[0] == 2
     assert winnow("index", "model", photos, "-o", "nowhere", "--remove")[0] == 2
-    assert winnow("index", "model", photos, "-o", "index", "--half")[0] == 2
-    assert winnow("index", "model", photos, "-o", "index", "--kind", "hsnw")[0] == 2
+    assert winnow("index", "model", photos, "-o", "index", "--fp16")[0] == 2
+    assert winnow("index", "model", photos, "-o", "index", "--index-type", "hsnw")[0] == 2
 
 
-def test_an_index_whose_own_model_does_not_fit_is_to_be_built_anew(winnow, indexed, photos):
+def test_an_index_with_another_model_must_be_built_again(winnow, indexed, photos):
     save_model(indexed / "model", seed=1)
     query = photos.parent / "query.png"
     Image.new("RGB", (40, 40), "red").save(query)
@@ -66,11 +66,11 @@ def test_an_index_whose_own_model_does_not_fit_is_to_be_built_anew(winnow, index
     code, out, err = winnow("serve", "index", "--port", "0")
     assert code == 4
     assert "build it again" in err
-    assert "Ctrl-C" not in out + err  # no address is told that answers nothing
+    assert "Ctrl-C" not in out + err  # no address is printed without a service
 
 
 @pytest.mark.parametrize(("command", "target"), [("index", "new.index"), ("embed", "new.npy")])
-def test_an_interrupt_says_how_to_go_on(winnow, photos, tmp_path, monkeypatch, command, target):
+def test_an_interrupt_says_how_to_resume(winnow, photos, tmp_path, monkeypatch, command, target):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -83,11 +83,11 @@ def test_an_interrupt_says_how_to_go_on(winnow, photos, tmp_path, monkeypatch, c
     assert winnow(command, model, photos, "-o", target)[0] == 0
 
 
-def test_approximate_index_tells_its_recall(winnow, photos, tmp_path):
+def test_approximate_index_reports_its_recall(winnow, photos, tmp_path):
     pytest.importorskip("faiss")
-    code, out, _ = winnow("index", save_model(tmp_path / "model"), photos, "-o", "graph", "--kind", "hnsw")
+    code, out, _ = winnow("index", save_model(tmp_path / "model"), photos, "-o", "graph", "--index-type", "hnsw")
     assert code == 0
-    assert "hnsw: finds 100.0 % of the 10 nearest" in out
+    assert "hnsw: recall 100.0% of the 10 exact nearest" in out
 
 
 def test_search_prints_a_table_and_json(winnow, indexed, photos, tmp_path):
@@ -103,7 +103,7 @@ def test_search_prints_a_table_and_json(winnow, indexed, photos, tmp_path):
     assert outside["neighbours"][0]["path"] == str(query)
     assert outside["neighbours"][0]["label"] == "class_01"
     assert len(outside["neighbours"]) == len(inside["neighbours"]) == 3
-    # What is in the index is not its own neighbour, and is looked up by its path even when the file is gone.
+    # An image of the index is not its own neighbor, and is found by its path even if the file is gone.
     assert [one["path"] for one in inside["neighbours"][:2]] == [one["path"] for one in outside["neighbours"][1:]]
     query.unlink()
     assert json.loads(winnow("search", "index", query, "-k", "3", "--json")[1])[0] == inside
@@ -117,7 +117,7 @@ def test_search_prints_a_table_and_json(winnow, indexed, photos, tmp_path):
         assert len(found[0]["neighbours"]) == 10
 
 
-def test_search_writes_a_page_that_needs_nothing_else(winnow, indexed, photos, tmp_path):
+def test_search_writes_a_self_contained_page(winnow, indexed, photos, tmp_path):
     stranger = tmp_path / "a <b> & c.png"
     Image.new("RGB", (50, 30), "green").save(stranger)
     code, out, _ = winnow("search", "index", photos / "class_00/0.png", stranger, "-k", "5", "--html", "found.html")
@@ -144,7 +144,7 @@ def test_evaluate_takes_an_index(winnow, indexed):
     assert winnow("evaluate", "index", "--data", "photos")[0] == 2
 
 
-def test_evaluate_takes_a_second_look_at_a_model(winnow, indexed, photos):
+def test_evaluate_reranks_a_model(winnow, indexed, photos):
     words = ("--rerank", "aqe", "--rerank", "reciprocal", "--json")
     said = json.loads(winnow("evaluate", "index/model", "--data", photos, *words)[1])
     of_index = json.loads(winnow("evaluate", "index", *words)[1])["metrics"]
@@ -160,7 +160,7 @@ def test_evaluate_takes_a_second_look_at_a_model(winnow, indexed, photos):
 def test_embed(winnow, photos, tmp_path):
     code, out, _ = winnow("embed", save_model(tmp_path / "model"), photos, "-o", "vectors.npy")
     assert code == 0
-    assert "12 vectors, 12 made now" in out
+    assert "12 vectors, 12 computed now" in out
     assert np.load(tmp_path / "vectors.npy").shape == (12, 8)
     assert winnow("embed", "model", photos, "-o", "vectors.txt")[0] == 2
     assert winnow("embed", "model", photos, "-o", "v.npy", "--device", "gpu")[0] == 2

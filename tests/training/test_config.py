@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
-from winnow.training.config import REGISTRIES, RunConfig, describe, make_config
+from winnow.training.config import RunConfig, config_keys, make_config
 from winnow.training.overrides import load_config
 
 
@@ -100,15 +100,14 @@ def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
         load_config(tmp_path / "confg.yaml")
 
 
-def test_every_described_key_can_be_set_to_its_default_and_has_a_meaning() -> None:
-    for key, default, meaning in describe():
-        assert len(meaning) > 8, key
-        section, _, name = key.partition(".")
-        if section in REGISTRIES and name != "name":
-            part = meaning.partition("=")[2].partition(")")[0]
-            tree = {section: {"name": part, name: default}}
+def test_every_config_key_can_be_set_to_its_default_and_has_a_meaning() -> None:
+    for key in config_keys():
+        assert len(key.meaning) > 8, key
+        section, _, name = key.name.partition(".")
+        if key.component:
+            tree = {section: {"name": key.component.partition("=")[2], name: key.default}}
         else:
-            tree = {section: {name: default}} if name else {section: default}
+            tree = {section: {name: key.default}} if name else {section: key.default}
         assert isinstance(make_config(tree), RunConfig)
 
 

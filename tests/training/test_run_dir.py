@@ -11,7 +11,7 @@ import yaml
 
 from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import StopAfter, small_config
-from winnow.cli.pack import draw_run
+from winnow.cli.train import draw_run
 from winnow.errors import ConfigError, ModelError
 from winnow.protocols.engines import Order, train_one
 from winnow.studies.base import Task
@@ -206,7 +206,7 @@ def test_damaged_log_only_prevents_the_figure(
     cut(folder.log_file, 0.7)
     with pytest.raises(ModelError, match=r"log\.jsonl: file missing or damaged"):
         folder.read_history()
-    draw_run(folder, result.to_dict())
+    draw_run(folder, result)
     assert not (folder.path / "curves.png").exists()
     planned = PlannedRun({"seed": "0"}, folder.read_config(), folder)
     assert train_in_parallel([planned])[0].result == folder.read_result()

@@ -1,4 +1,4 @@
-"""The command line: `winnow demo | train | evaluate | explain | config`."""
+"""The command line `winnow`: parse arguments, call the library, print."""
 
 from winnow.cli.main import run
 

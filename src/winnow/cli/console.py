@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 METRICS = ("MAP@R", "P@1", "P@R")
 """Metrics of every table, in order."""
+
+FIRST_LINE_S, INTERVAL_S = 2.0, 10.0
+"""Seconds until the first line about long work, and between the lines, where there is no terminal."""
 
 out = Console()
 err = Console(stderr=True)
@@ -46,7 +61,7 @@ def metrics_table(rows: Mapping[str, Mapping[str, float]], title: str) -> Table:
     return table
 
 
-def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, unseen in training (%)") -> Table:
+def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, not used for training (%)") -> Table:
     """Return a table of methods: mean and standard deviation over seeds, in percent."""
     table = Table(title=escape(title), title_justify="left")
     table.add_column("", overflow="fold", min_width=8)
@@ -61,12 +76,46 @@ def comparison_rows(rows: list[dict[str, Any]], title: str = "test classes, unse
     return table
 
 
+@dataclass
+class Pace:
+    """Start of long work, from which its rate and the time left are computed."""
+
+    title: str
+    first: int  # units done at the start
+    started: float
+    due: float  # time of the next line
+
+    def describe(self, done: int, total: int | None, now: float) -> str:
+        """Return the rate and the time left; "" before there is a rate."""
+        rate = (done - self.first) / max(now - self.started, 1e-9)
+        if rate <= 0:
+            return ""
+        left = "" if total is None else f", {duration((total - done) / rate)} left"
+        return f", {rate:.3g}/s{left}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes, or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class RateColumn(ProgressColumn):
+    """Units per second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate of a bar, once there is one."""
+        return Text("" if task.speed is None else f"{task.speed:.3g}/s")
+
+
 def bars() -> Progress:
     """Return progress bars for a terminal; elsewhere they print nothing."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        RateColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[info]}"),
         console=err,
@@ -76,7 +125,7 @@ def bars() -> Progress:
 
 
 class WorkBars:
-    """Progress bars of long work on a terminal, one line per finished piece of work elsewhere.
+    """Progress bars of long work on a terminal, lines at intervals elsewhere.
 
     Args:
         name: Name of the run, if it is one of several.
@@ -87,7 +136,7 @@ class WorkBars:
         self._prefix = f"{name}: " if name else ""
         self._bars = shared or bars()
         self._is_own = shared is None
-        self._tasks: set[TaskID] = set()
+        self._paces: dict[TaskID, Pace] = {}
 
     def __enter__(self) -> WorkBars:
         return self
@@ -99,12 +148,17 @@ class WorkBars:
         """Print a line above the bars."""
         note(self._prefix + text, dim=True)
 
+    def line(self, text: str) -> None:
+        """Print a line about the run to standard error."""
+        note(self._prefix + text)
+
     def add(self, title: str, total: int | None = None, done: int = 0) -> TaskID:
         """Show a bar."""
         if self._is_own:
             self._bars.start()
         bar = self._bars.add_task(escape(title), total=total, completed=done, info="")
-        self._tasks.add(bar)
+        now = monotonic()
+        self._paces[bar] = Pace(title, done, now, now + FIRST_LINE_S)
         return bar
 
     def update(self, bar: TaskID, done: int | None = None, total: int | None = None, info: str | None = None) -> None:
@@ -112,24 +166,29 @@ class WorkBars:
         self._bars.update(bar, completed=done, total=total)
         if info is not None:
             self._bars.update(bar, info=info)
+        if done is not None and not err.is_terminal and monotonic() >= self._paces[bar].due:
+            of = "" if total is None else f"/{total}"
+            note(f"{self._paces[bar].title}: {done}{of}{self.pace(bar, done, total)}")
+
+    def pace(self, bar: TaskID, done: int, total: int | None) -> str:
+        """Return rate and time left as the end of a line, after which the next line is due an interval later."""
+        now = monotonic()
+        self._paces[bar].due = now + INTERVAL_S
+        return self._paces[bar].describe(done, total, now)
 
     def progress(self, title: str) -> Callable[[int, int], None]:
         """Show a bar for long work; return the function that reports `(done, total)`."""
         bar = self.add(self._prefix + title)
 
         def report(done: int, total: int) -> None:
-            self.update(bar, done, total)
-            if done == total:
-                self._bars.remove_task(bar)
-                self._tasks.discard(bar)
-                if not err.is_terminal:
-                    note(f"{self._prefix}{title}: {total} done")
+            if done < total:
+                self.update(bar, done, total)
+                return
+            self._remove(bar)
+            if not err.is_terminal:
+                note(f"{self._prefix}{title}: {total} done")
 
         return report
-
-    def line(self, text: str) -> None:
-        """Print a line about the run to standard error."""
-        note(self._prefix + text)
 
     def close(self) -> None:
         """Remove the bars."""
@@ -139,6 +198,9 @@ class WorkBars:
 
     def clear(self) -> None:
         """Remove bars of work that never ended, such as work that another run had done."""
-        for bar in self._tasks:
+        for bar in list(self._paces):
+            self._remove(bar)
+
+    def _remove(self, bar: TaskID) -> None:
+        if self._paces.pop(bar, None) is not None:
             self._bars.remove_task(bar)
-        self._tasks.clear()

@@ -1,138 +1,141 @@
-"""`winnow datasets`: the benchmark sets, how they are got, and whether they are whole."""
+"""`winnow datasets`: list, download, and verify benchmark datasets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from winnow.cli.help import Entry, render_group, screen_width
 from winnow.errors import DataError
 
 if TYPE_CHECKING:
     from winnow.data.datasets import Dataset, MissingImages
 
-HELP = "Benchmark sets: what they are, how they are got, and whether they are whole."
+HELP = """List, download, and verify benchmark datasets.
 
-_NAME = typer.Argument(..., metavar="NAME", help="Which set; `winnow datasets list` names them.")
-_MISSING = typer.Option(
-    False, "--allow-missing", help="Note what is missing in the folder; every result made with it tells."
+Examples:
+    winnow datasets list
+    winnow datasets get cub200 --from ~/CUB_200_2011.tgz
+    winnow datasets verify cub200 data/cub200
+"""
+
+_NAME = typer.Argument(..., metavar="NAME", help="Dataset; `winnow datasets list` lists all")
+_ACCEPT = typer.Option(
+    False, "--accept-missing", "--allow-missing", help="Use the dataset without its missing images; results list them"
 )
 
 
-def list_() -> None:
-    """Name the benchmark sets."""
-    from rich.table import Table
-
-    from winnow.cli.console import show
+def list_datasets() -> None:
+    """List all benchmark datasets and their folders."""
     from winnow.data.datasets import DATASETS
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("here", no_wrap=True)
+    entries = []
     for name, one in DATASETS.items():
-        here = one.default_root
-        table.add_row(name, f"{one.title}: {one.about}", str(here) if here.is_dir() else "")
-    show(table)
+        found = f"; in {one.default_root}" if one.default_root.is_dir() else ""
+        entries.append(Entry(name, f"{one.title}: {one.about}{found}"))
+    print(render_group("Datasets", entries, screen_width()))
 
 
-def info(name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="Print JSON instead.")) -> None:
-    """Tell what a set is: its images and classes, terms, layout, and where it can be had."""
+def dataset_info(
+    name: str = _NAME, as_json: bool = typer.Option(False, "--json", help="Print JSON")
+) -> None:  # fmt: skip
+    """Show images, classes, license terms, layout, and sources."""
     from winnow.cli.console import echo
     from winnow.data.datasets import DATASETS
 
     one = DATASETS[name]
     facts = {
-        "name": one.name,
-        "title": one.title,
-        "about": one.about,
-        "images": dict(one.counts),
-        "classes": dict(one.classes),
-        "R@k at": list(one.ks),
-        "terms": one.terms,
-        "home": one.home,
-        "layout": one.layout,
-        "sources": [{"url": source.url, "md5": source.md5} for source in one.sources],
+        "name": one.name, "title": one.title, "about": one.about, "images": dict(one.counts),
+        "classes": dict(one.classes), "R@k at": list(one.ks), "terms": one.terms, "home": one.home,
+        "layout": one.layout, "sources": [{"url": source.url, "md5": source.md5} for source in one.sources],
         "folder": str(one.default_root),
-    }
+    }  # fmt: skip
     if as_json:
         print(json.dumps(facts))
         return
+    sources = [f"{source.url} (md5 {source.md5 or 'unknown'})" for source in one.sources]
+    facts["sources"] = sources or ["not public; request the files from the owners and pass them to --from"]
     for key, value in facts.items():
-        if key == "sources":
-            for source in one.sources:
-                echo(f"source: {source.url} (md5 {source.md5 or 'not known'})")
-            if not one.sources:
-                echo("source: none that is public; ask its owners, then use --from")
-        else:
-            echo(f"{key}: {_numbers(value) if isinstance(value, dict) else value}")
+        for line in value if key == "sources" and isinstance(value, list) else [value]:
+            echo(f"{key}: {_counts(line) if isinstance(line, dict) else line}")
 
 
-def get(
+def get_dataset(
     name: str = _NAME,
-    source: Path = typer.Option(
-        None, "--from", help="An archive, a folder of archives or a folder with the set's files; default the web."
+    source: Path | None = typer.Option(
+        None, "--from", metavar="PATH", help="Archive, folder of archives, or folder of files [default: download]"
     ),
-    target: Path = typer.Option(None, "--to", help="Folder to put it in; default data/NAME."),
-    allow_missing: bool = _MISSING,
+    target: Path | None = typer.Option(None, "--to", metavar="DIR", help="Output folder [default: data/NAME]"),
+    accept_missing: bool = _ACCEPT,
 ) -> None:
-    """Download a set, or take it from an archive or a folder; resized copies serve too."""
-    from winnow.cli.console import echo
-    from winnow.cli.progress import ConsoleCallback
-    from winnow.data.datasets import DATASETS
-    from winnow.data.datasets import prepare_dataset as fetch
+    """Download a dataset, or copy it from an archive or a folder.
+
+    Resized copies of the images are accepted.
+
+    Examples:
+        winnow datasets get cars196
+        winnow datasets get cub200 --from ~/CUB_200_2011.tgz
+    """
+    from winnow.cli.console import WorkBars, echo
+    from winnow.data.datasets import DATASETS, prepare_dataset
 
     one = DATASETS[name]
-    place = target or one.default_root
+    folder = target or one.default_root
     if source is None:
         echo(f"{one.title}: {one.terms}; see {one.home}")
-    with ConsoleCallback() as monitor:
-        short = fetch(one, place, source=source, progress=monitor.progress)
-    _tell(one, place, short, allow_missing)
+    with WorkBars() as work:
+        missing = prepare_dataset(one, folder, source=source, progress=work.progress)
+    report_missing(one, folder, missing, accept_missing)
 
 
-def verify(
+def verify_dataset(
     name: str = _NAME,
-    folder: Path = typer.Argument(None, metavar="[FOLDER]", help="Where it is; default data/NAME."),
-    allow_missing: bool = _MISSING,
+    folder: Path | None = typer.Argument(None, metavar="[FOLDER]", help="Folder [default: data/NAME]"),
+    accept_missing: bool = _ACCEPT,
 ) -> None:
-    """Count a set's images and classes, and name what is missing."""
+    """Count images and classes, and list missing images."""
     from winnow.data.datasets import DATASETS
 
     one = DATASETS[name]
-    place = folder or one.default_root
-    _, short = one.check(place)
-    _tell(one, place, short, allow_missing)
+    root = folder or one.default_root
+    report_missing(one, root, one.check(root)[1], accept_missing)
 
 
-def _tell(one: Dataset, place: Path, short: list[MissingImages], allow_missing: bool) -> None:
-    """Say that a set is whole, or what is missing, which is noted or an error."""
+def report_missing(one: Dataset, root: Path, missing: Sequence[MissingImages], accept: bool) -> None:
+    """Report a complete dataset, or list what is missing and record it on request.
+
+    Raises:
+        DataError: If images are missing and not accepted, or a split has images that were not published.
+    """
     from winnow.cli.console import echo
 
-    if not short:
-        one.accept_missing(place, [])
-        echo(f"{place}: {one.title} is whole: {_numbers(one.counts)} images")
+    if not missing:
+        one.accept_missing(root, [])
+        echo(f"{root}: {one.title} is complete: {_counts(one.counts)} images")
         return
-    for part in short:
-        for missing in part.names:
-            echo(f"missing from {part.part}: {missing}")
-    told = "; ".join(part.describe(0) for part in short)
-    if any(part.found > part.expected for part in short):
-        raise DataError(f"{place}: {told}; there are more images than were published: remove what is not of the set")
-    if not allow_missing:
-        if all(one.is_accepted(place, part) for part in short):
-            raise DataError(f"{place}: {told}; that is noted, so that it can be used, and every result tells")
-        raise DataError(f"{place}: {told}; --allow-missing notes that, and every result tells")
-    one.accept_missing(place, short)
-    echo(f"{place}: {told}; noted in {place / 'missing.json'}, and told with every result")
+    for split in missing:
+        for name in split.names:
+            echo(f"missing from {split.part}: {name}")
+    summary = "; ".join(split.describe(0) for split in missing)
+    if any(split.found > split.expected for split in missing):
+        raise DataError(f"{root}: {summary}. Remove the images that are not part of the dataset.")
+    if not accept:
+        if all(one.is_accepted(root, split) for split in missing):
+            raise DataError(f"{root}: {summary}. The missing images are accepted; all results list them.")
+        raise DataError(f"{root}: {summary}. Pass --accept-missing to use the dataset without them.")
+    one.accept_missing(root, missing)
+    echo(f"{root}: {summary}; recorded in {root / 'missing.json'}, and listed with every result")
 
 
-def _numbers(counts: object) -> str:
-    assert isinstance(counts, dict), "part to number"
-    return " / ".join(f"{part} {count:,}" for part, count in counts.items())
+def _counts(counts: Mapping[str, int]) -> str:
+    return " / ".join(f"{split} {count:,}" for split, count in counts.items())
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"list": list_, "info": info, "get": get, "verify": verify}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_datasets, "info": dataset_info, "get": get_dataset, "verify": verify_dataset,
+}  # fmt: skip
+"""Subcommands of `winnow datasets` by name."""

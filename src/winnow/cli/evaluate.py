@@ -19,72 +19,86 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Path = typer.Argument(..., metavar="RUN", help="A run folder of `winnow train`, or an index."),
-    data: str = typer.Option(
-        None, "--data", help="Other images: a folder of class folders or a CSV; all are searched."
+    run: Path = typer.Argument(..., metavar="RUN", help="Run folder of `winnow train`, saved model, or index"),
+    data: str | None = typer.Option(
+        None, "--data", metavar="DATA", help="Other images: folder of class folders, CSV file, or dataset"
     ),
     rerank: list[str] = typer.Option(
-        [], "--rerank", help="Also with a second look: aqe or reciprocal; may be given twice."
+        [], "--rerank", metavar="NAME", help="Also evaluate re-ranking: aqe or reciprocal; may be repeated"
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON"),
 ) -> None:
-    """Measure a trained run on its test classes, or on other data; or the labelled images of an index."""
+    """Compute P@1, R@k, P@R, and MAP@R for a run or an index.
+
+    A run is evaluated on its test classes, or on all images of --data. An index is evaluated on its labeled images.
+
+    Examples:
+        winnow evaluate runs/first
+        winnow evaluate runs/first --data other-photos --rerank aqe
+        winnow evaluate photos.index --json
+    """
     from winnow.cli.console import echo, metrics_table, out
-    from winnow.cli.progress import ConsoleCallback
     from winnow.evaluation import check_reranking
-    from winnow.training import RunDir
-    from winnow.training.run import evaluate_run
 
     for each in rerank:
         check_reranking(each)
     if (run / "index.json").is_file():
         if data is not None:
-            raise ConfigError(f"{run} is an index, which has its images: leave --data out")
+            raise ConfigError(f"--data: {run} is an index, which contains its images. Remove the option.")
         rows, queries = evaluate_index(run, rerank)
-        if as_json:
-            print(json.dumps({"metrics": rows, "queries": queries}))
-        else:
-            out.print(metrics_table(rows, f"{run} (%)"))
-            echo(f"{queries} queries")
-        return
-    embeddings: list[Tensor] = []
-    missing: dict[str, Mapping[str, Any]] = {}
-    with ConsoleCallback() as monitor:
-        result = evaluate_run(RunDir(run), data, monitor, embeddings.append, missing.update)
-    queries = len(result.relevant) - result.num_without_relevant
-    again = rerank_run(result, embeddings[0], rerank)
+        record: dict[str, object] = {"metrics": rows, "queries": queries}
+        note = ""
+    else:
+        rows, queries, record, note = evaluate_model(run, data, rerank)
     if as_json:
-        told: dict[str, object] = {
-            "metrics": result.metrics(), "queries": queries, "left_out": result.num_without_relevant,
-            "missing": missing,
-        }  # fmt: skip
-        print(json.dumps({**told, "reranked": again} if rerank else told))
+        print(json.dumps(record))
         return
-    out.print(metrics_table({str(data or "test classes"): result.metrics(), **again}, f"{run} (%)"))
-    note = (
-        f"; {result.num_without_relevant} left out, whose class has no other image"
-        if result.num_without_relevant
-        else ""
-    )
-    if len(set(result.query_labels.tolist())) == 1:
-        note += "; all are of one class, so that no neighbour can be wrong"
+    out.print(metrics_table(rows, f"{run} (%)"))
     echo(f"{queries} queries{note}")
 
 
-def rerank_run(result: RetrievalResult, embeddings: Tensor, rerank: list[str]) -> dict[str, dict[str, float]]:
-    """Return the metrics of a run's images with each second look, at the ranks of the first."""
+Rows = dict[str, dict[str, float]]
+"""Metrics by name of the row."""
+
+
+def evaluate_model(run: Path, data: str | None, rerank: list[str]) -> tuple[Rows, int, dict[str, object], str]:
+    """Return table rows, number of queries, JSON record, and a note on the queries of a run or saved model."""
+    from winnow.cli.progress import ConsoleCallback
+    from winnow.training.run import evaluate_run
+    from winnow.training.run_dir import RunDir
+
+    embeddings: list[Tensor] = []
+    missing: dict[str, Mapping[str, Any]] = {}
+    with ConsoleCallback() as callback:
+        result = evaluate_run(RunDir(run), data, callback, embeddings.append, missing.update)
+    excluded = result.num_without_relevant
+    queries = len(result.relevant) - excluded
+    reranked = rerank_result(result, embeddings[0], rerank)
+    record: dict[str, object] = {
+        "metrics": result.metrics(), "queries": queries, "left_out": excluded, "missing": missing,
+    }  # fmt: skip
+    if rerank:
+        record["reranked"] = reranked
+    note = f"; {excluded} excluded, whose class has no other image" if excluded else ""
+    if len(set(result.query_labels.tolist())) == 1:
+        note += "; all images have one class, so every neighbor is relevant"
+    return {str(data or "test classes"): result.metrics(), **reranked}, queries, record, note
+
+
+def rerank_result(result: RetrievalResult, embeddings: Tensor, rerank: list[str]) -> Rows:
+    """Return the metrics after each re-ranking, at the ranks of the plain ones."""
     from winnow.evaluation import reranked_metrics
 
     labels = result.query_labels
     if rerank and len(embeddings) != len(labels):
-        raise ConfigError("--rerank is for images that are searched in themselves; this set has a gallery of its own")
+        raise ConfigError("--rerank: requires images without a separate gallery. Remove the option.")
     ks = [int(name.removeprefix("R@")) for name in result.metrics() if name.startswith("R@")]
     vectors = embeddings.cpu()
     return {each: reranked_metrics(vectors, labels, each, ks=ks) for each in rerank}
 
 
-def evaluate_index(folder: Path, rerank: list[str]) -> tuple[dict[str, dict[str, float]], int]:
-    """Return the metrics of the labelled images of an index searched in themselves, and the number of queries."""
+def evaluate_index(folder: Path, rerank: list[str]) -> tuple[Rows, int]:
+    """Return the metrics of the labeled images of an index, each a query for the others, and the number of queries."""
     import numpy as np
 
     from winnow.evaluation import reranked_metrics, retrieval_metrics
@@ -93,10 +107,10 @@ def evaluate_index(folder: Path, rerank: list[str]) -> tuple[dict[str, dict[str,
     index = Index.open(folder)
     known = [(number, name) for number, name in zip(index.ids.tolist(), index.labels, strict=True) if name is not None]
     names = [name for _, name in known]
-    classes = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    classes = {name: number for number, name in enumerate(dict.fromkeys(names))}
     labels = np.array([classes[name] for name in names], dtype=np.int64)
     if not known or np.bincount(labels).max() < 2:
-        raise DataError(f"{folder} has no two images of one class, so that nothing can be retrieved")
+        raise DataError(f"{folder}: no class has 2 images, at least 2 required. Index labeled images.")
     vectors = index.vectors([number for number, _ in known])
     rows = {"plain": retrieval_metrics(vectors, labels)}
     rows |= {each: reranked_metrics(vectors, labels, each) for each in rerank}

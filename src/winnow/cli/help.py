@@ -55,18 +55,28 @@ class Screen:
     def render(self, width: int = WIDTH, *, bold: bool = False) -> str:
         """Return the screen as text, on request with headings in bold, which a pipe drops."""
 
-        def heading(text: str) -> str:
-            return typer.style(text, bold=True) if bold else text
-
-        blocks = [heading("Usage: ") + textwrap.fill(self.usage, width - 7, subsequent_indent=" " * 7)]
+        blocks = [_heading("Usage: ", bold) + textwrap.fill(self.usage, width - 7, subsequent_indent=" " * 7)]
         blocks += [textwrap.fill(paragraph, width) for paragraph in self.about]
         widest = _column([entry for group in self.groups.values() for entry in group]) if self.aligned else None
         for title, group in self.groups.items():
-            blocks.append("\n".join([heading(title), *_columns(group, widest or _column(group), width)]))
+            blocks.append(render_group(title, group, width, bold=bold, column=widest))
         if self.examples:
             title = "Example" if len(self.examples) == 1 else "Examples"
-            blocks.append("\n".join([heading(title), *(f"  {line}" for line in self.examples)]))
+            blocks.append("\n".join([_heading(title, bold), *(f"  {line}" for line in self.examples)]))
         return "\n\n".join([*blocks, self.epilog] if self.epilog else blocks)
+
+
+def render_group(
+    title: str, entries: Sequence[Entry], width: int = WIDTH, *, bold: bool = False, column: int | None = None
+) -> str:
+    """Return a heading and its entries, whose meanings start in one column."""
+    heading = _heading(textwrap.fill(title, width), bold)
+    return "\n".join([heading, *_columns(entries, column or _column(entries), width)])
+
+
+def screen_width() -> int:
+    """Return the width of screens: that of the terminal, from 40 to 80 columns."""
+    return max(40, min(WIDTH, shutil.get_terminal_size().columns))
 
 
 class Command(TyperCommand):
@@ -74,7 +84,7 @@ class Command(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """Return the help screen."""
-        return command_screen(self, ctx.command_path).render(_width(), bold=True)
+        return command_screen(self, ctx.command_path).render(screen_width(), bold=True)
 
 
 class Group(TyperGroup):
@@ -84,7 +94,7 @@ class Group(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         """Return the help screen."""
-        return group_screen(self, ctx.command_path).render(_width(), bold=True)
+        return group_screen(self, ctx.command_path).render(screen_width(), bold=True)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called; an unknown one is answered with the nearest name."""
@@ -204,13 +214,13 @@ def _column(entries: Sequence[Entry]) -> int:
 
 def _columns(entries: Sequence[Entry], column: int, width: int) -> Iterator[str]:
     for one in entries:
-        meaning = textwrap.wrap(one.meaning, max(20, width - column)) or [""]
-        if len(one.label) > LONGEST_LABEL:
+        meaning = textwrap.wrap(one.meaning, max(20, width - column))
+        if len(one.label) > LONGEST_LABEL or not meaning:
             yield f"  {one.label}"
         else:
-            yield f"  {one.label:<{column - 2}}{meaning.pop(0)}".rstrip()
+            yield f"  {one.label:<{column - 2}}{meaning.pop(0)}"
         yield from (" " * column + line for line in meaning)
 
 
-def _width() -> int:
-    return max(40, min(WIDTH, shutil.get_terminal_size().columns))
+def _heading(text: str, bold: bool) -> str:
+    return typer.style(text, bold=True) if bold else text

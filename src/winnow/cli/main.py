@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,21 +18,43 @@ from rich.markup import escape
 import winnow
 from winnow.cli import datasets
 from winnow.cli.config import config
-from winnow.cli.demo import demo
-from winnow.cli.embed import embed
 from winnow.cli.errors import UsageError, is_alone, print_error, rank, report_error, usage_message
 from winnow.cli.evaluate import evaluate
-from winnow.cli.explain import explain
-from winnow.cli.export import export
 from winnow.cli.help import Command, Group
-from winnow.cli.index import index
+from winnow.cli.index import index, search
+from winnow.cli.models import embed, explain, export
 from winnow.cli.protocol import protocol
-from winnow.cli.search import search
 from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
 from winnow.cli.tune import tune
 from winnow.errors import ConfigError, OutputError, WinnowError
+
+
+def demo(
+    out_folder: Path = typer.Option(Path("winnow-demo"), "-o", "--out", metavar="DIR", help="Output folder"),
+    seeds: int = typer.Option(3, "--seeds", min=1, help="Runs of each method"),
+    steps: int = typer.Option(600, "--steps", min=1, help="Training steps of each run"),
+) -> None:
+    """Compare four methods on bundled images (2 min on a CPU).
+
+    Trains GAP, GMP, GSP, and GSP+ZSR. Writes report.html, results.json, results.md, and a model. Requires no network.
+
+    Examples:
+        winnow demo
+        winnow demo --seeds 1 --steps 100 --out quick
+    """
+    from winnow.cli.console import comparison_rows, echo, out
+    from winnow.cli.progress import ConsoleCallback
+    from winnow.demo import run_demo
+
+    with ConsoleCallback() as callback:
+        result = run_demo(out_folder, seeds=seeds, steps=steps, callback=callback)
+    out.print(comparison_rows(result.table))
+    echo(f"report: {result.report}")
+    echo(f"model:  {result.model}")
+    echo(f"next: winnow index {result.model} emoji -o emoji.index, then winnow serve emoji.index")
+
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo,),
@@ -66,7 +89,7 @@ app = typer.Typer(
 
 
 def interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """Let Ctrl-C end a command with a line on how to resume it."""
+    """Print one line on how to resume when Ctrl-C ends a command."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **settings: Any) -> None:
@@ -90,14 +113,14 @@ for panel, commands in COMMANDS.items():
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench() -> None:
-    """Say where the benchmarks are; version 0.3.0 removes this command."""
+    """Report that the benchmarks have moved; version 0.3.0 removes this command."""
     raise ConfigError("bench: no longer a command. Run `python -m benchmarks NAME` in a checkout of the repository.")
 
 
-sets = typer.Typer(name="datasets", help=datasets.HELP, cls=Group, no_args_is_help=True)
+datasets_app = typer.Typer(name="datasets", help=datasets.HELP, cls=Group, no_args_is_help=True)
 for name, subcommand in datasets.COMMANDS.items():
-    sets.command(name, cls=Command)(interruptible(subcommand))
-app.add_typer(sets, rich_help_panel="Reproduce")
+    datasets_app.command(name, cls=Command)(interruptible(subcommand))
+app.add_typer(datasets_app, rich_help_panel="Reproduce")
 
 
 def _version(value: bool) -> None:
@@ -119,11 +142,11 @@ def _main(
 
 
 def run() -> None:
-    """Run the command line; an error that the user can fix ends in one line and an exit code, never a traceback."""
+    """Run the command line. An error that the user can fix is printed as one line, without a traceback."""
     err = Console(stderr=True)
     _configure_warnings(err)
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="winnow", standalone_mode=False))
     except WinnowError as error:
         report_error(error, err)
         sys.exit(error.exit_code)
@@ -133,7 +156,7 @@ def run() -> None:
         elif rank() == 0:
             print_error(usage_message(error), err)
         sys.exit(error.exit_code)
-    except OSError as error:  # the last resort; where it can be foreseen the message says more
+    except OSError as error:  # without a more specific message
         if not isinstance(error, BrokenPipeError):
             print_error(str(error), err)
             sys.exit(OutputError.exit_code)
@@ -158,9 +181,9 @@ def _configure_warnings(err: Console) -> None:
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric.utilities").setLevel(logging.ERROR)  # the other level is reset on import
     if rank() > 0:
-        warnings.filterwarnings("ignore")  # the first process has them too
+        warnings.filterwarnings("ignore")  # the first process prints them
     if not is_alone():
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP would have it that no parameter is ever unused
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns if all parameters are used
     warnings.filterwarnings("ignore", module=r"(lightning|lightning_fabric|torch|timm|torchvision)(\..*)?")
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Progress of training on the console: bars on a terminal, one line per validation elsewhere."""
+"""Progress of training on the console: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class ConsoleCallback(Callback):
         self._title = name or "training"
         self._bars = WorkBars(name, shared)
         self._training: TaskID | None = None
+        self._steps = 0
 
     def __enter__(self) -> ConsoleCallback:
         return self
@@ -42,23 +43,26 @@ class ConsoleCallback(Callback):
     def start(self, steps: int, done: int) -> None:
         """Show the bar of training."""
         self._bars.clear()
+        self._steps = steps
         self._training = self._bars.add(self._title, steps, done)
 
     def step(self, step: int) -> None:
         """Advance the bar of training."""
         if self._training is not None:
-            self._bars.update(self._training, step)
+            self._bars.update(self._training, step, self._steps)
 
     def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
-        """Show the last validation next to the bar, or print it."""
+        """Show the last validation next to the bar, or print it with the rate and the time left."""
         text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
         if err.is_terminal and self._training is not None:
             self._bars.update(self._training, info=text)
-        else:
-            loss = f" loss {entry['loss']:.4f}" if "loss" in entry else ""
-            self._bars.line(f"step {entry['step']}:{loss} {text}")
+            return
+        loss = f" loss {entry['loss']:.4f}" if "loss" in entry else ""
+        step = int(entry["step"])
+        pace = "" if self._training is None else self._bars.pace(self._training, step, self._steps)
+        self._bars.line(f"step {step}:{loss} {text}{pace}")
 
     def close(self) -> None:
         """Remove the bars."""
-        self._bars.close()
         self._training = None
+        self._bars.close()

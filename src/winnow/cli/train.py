@@ -1,146 +1,296 @@
-"""`winnow train`."""
+"""`winnow train`: one run, or a sweep of runs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from winnow.cli.errors import rank
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, ModelError, TrainingError
 
 if TYPE_CHECKING:
-    from winnow.training import RunConfig
+    from winnow.training import RunConfig, RunDir, RunResult
+    from winnow.training.parallel import RunOutcome
+    from winnow.training.sweep import PlannedRun
+
+_output = partial(typer.Option, rich_help_panel="Output")
+_several = partial(typer.Option, rich_help_panel="Several runs")
+
+SPLIT_TITLES = {
+    "test": "test classes, not used for training",
+    "val": "validation classes, because there are no test classes",
+}
+"""Titles of tables by split."""
 
 
 def train(
-    words: list[str] = typer.Argument(
-        None, metavar="[CONFIG.yaml] [KEY=VALUE]...", help="A config file and settings, e.g. data=FOLDER pooling=gsp."
+    words: list[str] | None = typer.Argument(None, metavar="[CONFIG.yaml] [KEY=VALUE]..."),
+    out_folder: Path | None = _output(
+        None, "-o", "--out", metavar="DIR", help="Run folder [default: next free runs/DATA-POOLING-N]"
     ),
-    out_folder: Path = typer.Option(
-        None, "-o", "--out", help="Run folder to write; default the next free one in runs/."
+    resume: Path | None = _output(
+        None, "--resume", metavar="DIR", help="Resume a run or a sweep from its last checkpoints"
     ),
-    resume: Path = typer.Option(None, "--resume", help="Go on with this run, or with these runs, from where it broke."),
-    each: list[str] = typer.Option(
-        None, "--each", metavar="KEY=A,B,...", help="Train a run for each value; several lists are combined."
+    sweep: list[str] = _several(
+        [], "--sweep", "--each", metavar="KEY=A,B", help="Train one run per value; repeat for a grid"
     ),
-    at_once: int = typer.Option(
-        None, "--at-once", min=1, help="Runs side by side; default 4 on a GPU, 1 on a CPU, where more gain nothing."
+    jobs: int | None = _several(
+        None, "-j", "--jobs", "--at-once", min=1, metavar="N", help="Concurrent runs [default: 4 on a GPU, 1 on a CPU]"
     ),
 ) -> None:
-    """Train a model; with only [bold]data=FOLDER[/] a good one for a folder of class folders.
+    """Train an embedding model.
 
-    [dim]winnow train data=photos[/] splits the classes, trains on some, picks the best weights on others and tests on
-    the rest. Every setting is listed by [dim]winnow config[/].
+    Classes are split into training, validation, and test classes; the best validation checkpoint is evaluated on the
+    test classes.
 
-    [dim]--each seed=0,1,2 --each pooling=gap,gsp[/] trains six runs, several side by side, and compares them.
+    Arguments:
+        CONFIG.yaml  Config file; `winnow config --yaml` prints a template
+        KEY=VALUE    Override a config key; `winnow config` lists all keys
 
-    [dim]torchrun --nproc-per-node 4 -m winnow train data=photos[/] trains one run on four GPUs.
+    Common overrides:
+        data=PATH              folder of class folders, CSV file, or dataset name
+        pooling=gsp            pooling layer; pooling.mu=0.3, pooling.eps=5
+        loss=ms                loss; see `winnow config loss`
+        backbone.train=frozen  frozen, full, or auto: full on a GPU
+        train.max_steps=10000  upper limit; early stopping usually ends sooner
+        seed=0                 seed of splits, batches, and initialization
+
+    Examples:
+        winnow train data=photos --out runs/first
+        winnow train data=photos --sweep pooling=gap,gsp --sweep seed=0,1,2
+        torchrun --nproc-per-node 4 -m winnow train data=photos
     """
-    from winnow.cli.console import echo, metrics_table, out
-    from winnow.cli.pack import draw_run, train_pack
-    from winnow.cli.progress import ConsoleCallback
-    from winnow.training import RunDir, train
-    from winnow.training.sweep import is_plan, plan_runs, read_plan, write_plan
+    from winnow.training.sweep import is_plan
 
-    if resume is not None and (words or out_folder is not None or each):
-        raise ConfigError("--resume goes on with the run's own settings: give no others beside it")
-    if each or (resume is not None and is_plan(resume)):
-        place = resume or out_folder or next_free(read_words(words or []), "each")
-        first, settings = split_words(words or [])
-        runs = read_plan(place) if resume is not None else plan_runs(place, first, settings, each)
-        if resume is None:
-            write_plan(place, runs)
-        with resumable(place):
-            train_pack(place, runs, at_once)
-        return
-    if at_once is not None:
-        raise ConfigError("--at-once is for several runs: name them with --each")
-    if resume is not None:
-        folder = RunDir(resume)
-        config = folder.read_config()
-        if folder.is_finished:
-            raise ConfigError(f"the run {resume} is finished; see it with `winnow evaluate {quote(str(resume))}`")
+    if resume is not None and (words or out_folder is not None or sweep):
+        raise ConfigError("--resume: a run resumes with its own config. Remove the other arguments.")
+    if sweep or (resume is not None and is_plan(resume)):
+        train_sweep(words or [], sweep, out_folder, resume, jobs)
+    elif jobs is not None:
+        raise ConfigError("--jobs: requires several runs. Name them with --sweep.")
     else:
-        config = read_words(words or [])
-        folder = RunDir(out_folder or next_free(config))
-        if told := embedded(config, words or []):
-            echo(told)
-    with resumable(folder.path), ConsoleCallback() as monitor:
-        result = train(config, folder, resume=resume is not None, callback=monitor).to_dict()
-    if rank() > 0:
-        return
-    draw_run(folder, result)
-    split = "test" if "test" in result["metrics"] else "val"
+        train_one(words or [], out_folder, resume)
+
+
+def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None) -> None:
+    """Train or resume one run and print its metrics."""
+    from winnow.cli.progress import ConsoleCallback
+    from winnow.training import RunDir
+    from winnow.training import train as train_run
+
+    if resume is None:
+        config = read_config(words)
+        check_data(config)
+        run_dir = RunDir(out_folder or next_free(config))
+    else:
+        run_dir = RunDir(resume)
+        config = run_dir.read_config()
+        if run_dir.is_finished:
+            raise ConfigError(f"{resume}: the run is finished. Print it with `winnow evaluate {quote(str(resume))}`.")
+    with resumable(run_dir.path), ConsoleCallback() as callback:
+        result = train_run(config, run_dir, resume=resume is not None, callback=callback)
+    if rank() == 0:
+        draw_run(run_dir, result)
+        print_result(run_dir.path, result)
+
+
+def print_result(folder: Path, result: RunResult) -> None:
+    """Print the metrics of a run next to those without training, and the next commands."""
+    from winnow.cli.console import echo, metrics_table, out
+
+    config = result.config
+    split = "test" if "test" in result.metrics else "val"
     rows = {
-        "backbone, average pooling, untrained": result["untrained"][split],
-        f"trained ({result['config']['pooling']['name']}, {result['config']['dim']}-D)": result["metrics"][split],
+        "pretrained, no training": result.untrained[split],
+        f"trained ({config['pooling']['name']}, {config['dim']}-D)": result.metrics[split],
     }
-    long_name = {
-        "test": "test classes, never seen in training",
-        "val": "validation classes (there are no test classes)",
-    }
-    out.print(metrics_table(rows, f"{long_name[split]} (%)"))
-    if advice := advise(result["metrics"]["val"]["MAP@R"], result["untrained"]["val"]["MAP@R"]):
+    out.print(metrics_table(rows, f"{SPLIT_TITLES[split]} (%)"))
+    if advice := advise(result.metrics["val"]["MAP@R"], result.untrained["val"]["MAP@R"]):
         echo(advice)
-    if not result["prototypes_ready"]:
+    if not result.prototypes_ready:
         echo(
-            f"The best weights are those of step {result['best_step']}, before the prototypes were set from data: "
-            "this is average pooling. Train longer (train.max_steps), or set them sooner (pooling.memory_size)."
+            f"The best step, {result.best_step}, precedes the initialization of the prototypes, so the model uses "
+            "average pooling. Increase train.max_steps, or lower pooling.memory_size."
         )
-    echo(f"run: {folder.path}  (best at step {result['best_step']} of {result['steps']})")
-    echo(f"next: winnow explain {quote(str(folder.path))} IMAGE...")
-
-
-def embedded(config: RunConfig, words: Sequence[str]) -> str | None:
-    """Return that the embedded set is trained on, where nobody named it."""
-    if config.data.path != "emoji" or any(word.startswith("data") for word in words):
-        return None
-    return "Training on the embedded set of emoji; data=FOLDER trains on your own images."
+    run, data = quote(str(folder)), quote(str(config["data"]["path"]))
+    echo(f"run: {folder}  (best at step {result.best_step} of {result.steps})")
+    echo(f"next: winnow explain {run} IMAGE...")
+    echo(f"      winnow index {run} {data} -o my.index")
+    echo("      winnow serve my.index")
 
 
 def advise(trained: float, untrained: float) -> str | None:
-    """Return what to do where training gained nothing, by MAP@R of the validation classes."""
+    """Return what to do if training gained nothing, by MAP@R of the validation classes."""
     if trained > untrained:
         return None
     if untrained == 1:
         return (
-            "The untrained backbone finds every image of the validation classes already: they are too few or too "
-            "easy to choose weights by. Set aside more of them (data.val_fraction)."
+            "The pretrained backbone already retrieves every image of the validation classes, so no checkpoint can be "
+            "selected. Increase data.val_fraction."
         )
     return (
-        "On the validation classes training did not beat the untrained backbone: the data may be too few or too "
-        "unlike for it. Try train.lr=3e-5, another loss, or more classes."
+        "Training did not improve MAP@R of the validation classes over the pretrained backbone. Try train.lr=3e-5, "
+        "another loss, or data with more classes."
     )
 
 
+# Several runs
+
+
+def train_sweep(
+    words: Sequence[str], sweep: Sequence[str], out_folder: Path | None, resume: Path | None, jobs: int | None
+) -> None:
+    """Plan or resume the runs of a sweep, train them, and compare them."""
+    from winnow.training.sweep import plan_runs, read_plan, write_plan
+
+    if resume is not None:
+        folder, runs = resume, read_plan(resume)
+    else:
+        file, overrides = split_words(words)
+        folder = out_folder or next_free(read_config(words), "sweep")
+        runs = plan_runs(folder, file, overrides, sweep)
+        for run in runs:
+            check_data(run.config)
+        write_plan(folder, runs)
+    with resumable(folder):
+        outcomes = train_runs(runs, jobs)
+    print_outcomes(folder, outcomes)
+
+
+def train_runs(runs: Sequence[PlannedRun], jobs: int | None) -> list[RunOutcome]:
+    """Train runs concurrently with a progress bar each, and report each failure when it occurs."""
+    from winnow.cli.console import note
+    from winnow.cli.progress import ConsoleCallback, bars
+    from winnow.training.parallel import train_in_parallel
+
+    def on_end(outcome: RunOutcome) -> None:
+        callbacks[id(outcome.run)].close()  # removes bars of a run that failed before its first step
+        if outcome.error is not None:
+            reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
+            note(f"{outcome.traceback}failed: {outcome.run.name}: {reason}")
+
+    # Before CUDA starts: by default streams beyond the eighth wait for the others.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    shared = bars()
+    with shared:
+        callbacks = {id(run): ConsoleCallback(run.name, shared) for run in runs}
+        return train_in_parallel(runs, jobs=jobs, callback=lambda run: callbacks[id(run)], on_end=on_end)
+
+
+def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
+    """Draw and compare the runs that finished.
+
+    Raises:
+        TrainingError: If a run failed.
+    """
+    from winnow.cli.console import comparison_rows, echo, out
+
+    done = [(outcome.run, outcome.result) for outcome in outcomes if outcome.result is not None]
+    for run, result in done:  # only now, because drawing delays the other runs
+        draw_run(run.run_dir, result)
+    if done:
+        out.print(comparison_rows(*comparison(done)))
+        idle = [run.name for run, result in done if result.best_step == 0]
+        if idle:
+            echo(f"{len(idle)} of {len(done)} runs have their best validation before the first step, so training did "
+                 f"not improve them: {'; '.join(idle)}")  # fmt: skip
+    echo(f"runs: {folder}")
+    failed = [outcome.run.name for outcome in outcomes if outcome.error is not None]
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(outcomes)} runs failed ({'; '.join(failed)}). Fix the causes above, then run "
+            f"`winnow train --resume {quote(str(folder))}`."
+        )
+
+
+def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[str, Any]], str]:
+    """Return a row for each method, with mean and standard deviation over its seeds, and the table's title."""
+    from statistics import fmean, stdev
+
+    from winnow.cli.console import METRICS
+
+    split = "test" if all("test" in result.metrics for _, result in done) else "val"
+    rows: list[dict[str, Any]] = []
+    for method in dict.fromkeys(run.method() for run, _ in done):
+        metrics = [result.metrics[split] for run, result in done if run.method() == method]
+        row: dict[str, Any] = {"method": f"{method} ({len(metrics)} runs)" if len(metrics) > 1 else method}
+        for name in METRICS:
+            values = [each[name] for each in metrics]
+            row[name], row[f"{name} std"] = fmean(values), stdev(values) if len(values) > 1 else None
+        rows.append(row)
+    return rows, f"{'test classes, not used for training' if split == 'test' else 'validation classes'} (%)"
+
+
+# Common to both
+
+
+def draw_run(run_dir: RunDir, result: RunResult) -> None:
+    """Draw the curves of a run, and its CCP subproblems, into its folder; a damaged log is reported instead."""
+    from winnow.cli.console import echo
+    from winnow.report.figures import problem_curves, run_curves
+    from winnow.report.style import save
+
+    try:
+        history = run_dir.read_history()
+    except ModelError as error:
+        echo(str(error))
+        return
+    save(run_curves(history), run_dir.path / "curves.png")
+    record = result.to_dict()
+    if "problems" in record:
+        monitor = record["config"]["references"].get("monitor", "MAP@R")  # runs of early versions lack the key
+        save(problem_curves(record["problems"], history, monitor), run_dir.path / "problems.svg")
+
+
 @contextmanager
-def resumable(place: Path) -> Iterator[None]:
-    """Let an interrupt say how to go on, by name: that of a default folder has not been told yet."""
+def resumable(folder: Path) -> Iterator[None]:
+    """Add the command that resumes to an interrupt, with the folder, which the user may not have named."""
     try:
         yield
     except KeyboardInterrupt:
-        begun = any((place / name).is_file() for name in ("config.yaml", "plan.yaml"))
+        started = any((folder / name).is_file() for name in ("config.yaml", "plan.yaml"))
         raise KeyboardInterrupt(
-            f"the run goes on with `winnow train --resume {quote(str(place))}`" if begun else "nothing was trained yet"
+            f"resume with `winnow train --resume {quote(str(folder))}`" if started else "no run was started"
         ) from None
 
 
-def read_words(words: list[str]) -> RunConfig:
-    """Read an optional config file and key=value words."""
+def read_config(words: Sequence[str]) -> RunConfig:
+    """Read an optional config file and overrides."""
     from winnow.training import load_config
 
     return load_config(*split_words(words))
 
 
-def split_words(words: list[str]) -> tuple[str | None, list[str]]:
-    """Part an optional config file from key=value words."""
-    first = words[0] if words and "=" not in words[0] else None
-    return first, words[1:] if first else words
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Split arguments into an optional config file and overrides.
+
+    Raises:
+        ConfigError: If the first argument is neither, but the name of a component or key.
+    """
+    if not words or "=" in words[0]:
+        return None, list(words)
+    name = words[0]
+    if not Path(name).exists() and not Path(name).suffix:
+        from winnow.training.config import RunConfig
+
+        hint = RunConfig.suggest(name, RunConfig.model_fields)
+        raise ConfigError(f"{name}: expected CONFIG.yaml or KEY=VALUE{hint} `winnow config {name}` searches the keys.")
+    return name, list(words[1:])
+
+
+def check_data(config: RunConfig) -> None:
+    """Raise `ConfigError` if a config names no data, instead of training on the bundled images for minutes."""
+    if "path" not in config.data.model_fields_set:
+        raise ConfigError(
+            "data: not set. Set data=FOLDER for a folder of class folders, or data=emoji for the bundled emoji dataset."
+        )
 
 
 def next_free(config: RunConfig, kind: str | None = None) -> Path:

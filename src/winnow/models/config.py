@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
@@ -20,12 +20,20 @@ class Section(BaseModel):
         shorthand: Key that a bare value sets, as in `backbone=resnet50`.
         aliases: Old name to present name of renamed keys; old names load for good.
         value_aliases: Present key to old value to present value.
+        synonyms: Names that other tools use, with the full key to suggest for them.
     """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, validate_default=True)
     shorthand: ClassVar[str | None] = None
     aliases: ClassVar[Mapping[str, str]] = {}
     value_aliases: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    synonyms: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def suggest(cls, key: str, known: Iterable[str]) -> str:
+        """Return "; did you mean 'x'?" for an unknown key of this section or below it, or "." if none is close."""
+        synonym = cls.synonyms.get(key.rpartition(".")[2].lower())
+        return f"; did you mean '{synonym}'?" if synonym else did_you_mean(key, known)
 
 
 class BackboneConfig(Section):
@@ -92,7 +100,7 @@ def make_section(kind: type[S], tree: Mapping[str, Any]) -> S:
     Raises:
         ConfigError: If a key is unknown or a value has the wrong type.
     """
-    expanded = _expand(kind, tree, "")
+    expanded = _expand(kind, tree, "", kind)
     try:
         return kind(**expanded)
     except ValidationError as error:
@@ -144,7 +152,7 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def _expand(section: type[Section], tree: Any, prefix: str) -> dict[str, Any]:
+def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section]) -> dict[str, Any]:
     """Check the keys of a section and expand shorthands; registries check the settings of components."""
     if not isinstance(tree, Mapping):
         where = prefix.rstrip(".") or "config"
@@ -154,12 +162,12 @@ def _expand(section: type[Section], tree: Any, prefix: str) -> dict[str, Any]:
         field = section.model_fields.get(key)
         if field is None:
             known = [f"{prefix}{one}" for one in _known_keys(section, prefix)]
-            raise ConfigError(f"{prefix}{key}: unknown config key{did_you_mean(f'{prefix}{key}', known)}")
+            raise ConfigError(f"{prefix}{key}: unknown config key{root.suggest(f'{prefix}{key}', known)}")
         inner = section_of(field)
         if inner is None:
             expanded[key] = value
         elif isinstance(value, Mapping):
-            expanded[key] = _expand(inner, value, f"{prefix}{key}.")
+            expanded[key] = _expand(inner, value, f"{prefix}{key}.", root)
         elif inner.shorthand is not None:
             expanded[key] = {inner.shorthand: value}
         else:

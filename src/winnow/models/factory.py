@@ -348,16 +348,41 @@ def _check_class_token(network: Any, config: BackboneConfig) -> None:
         raise ConfigError(f"backbone.tokens=cls: {owner} has no class token. Remove the key, or use a timm ViT.")
 
 
-def _timm_network(name: str) -> Any:
+def check_network(name: str) -> None:
+    """Raise `ConfigError` if no network has a name; the message lists names that contain it, or the closest one."""
+    if name in BUILTIN_NETWORKS or name in NETWORKS:
+        return
     ensure_torchvision()
     import timm
 
-    known = timm.list_models()
     base = name.split(".")[0]
-    if base not in known and base not in timm.list_models(module="", exclude_filters=""):
-        hint = did_you_mean(base, [*NETWORKS, *known, *BUILTIN_NETWORKS])
-        raise ConfigError(f"backbone.name={name}: unknown network{hint} "
-                          "Use a timm model, or register the network with winnow.models.register_network.")  # fmt: skip
+    if timm.is_model(base):
+        return
+    close = network_names(base)
+    if close:
+        hint = f"; {len(close)} names contain it, such as {', '.join(close[:3])}."
+    else:
+        hint = did_you_mean(base, network_names())
+    raise ConfigError(
+        f"backbone.name={name}: unknown network{hint} Use a timm model, or register the network with "
+        "winnow.models.register_network."
+    )
+
+
+def network_names(part: str = "") -> list[str]:
+    """Return the names of networks that contain a text, shortest first."""
+    ensure_torchvision()
+    import timm
+
+    known = {*NETWORKS, *timm.list_models(), *BUILTIN_NETWORKS}
+    return sorted((name for name in known if part.lower() in name), key=lambda name: (len(name), name))
+
+
+def _timm_network(name: str) -> Any:
+    check_network(name)
+    ensure_torchvision()
+    import timm
+
     try:  # transformers that can interpolate their positions then accept any multiple of their patch size
         return timm.create_model(name, pretrained=False, dynamic_img_size=True)
     except TypeError:

@@ -20,6 +20,7 @@ from winnow.data.splits import ON_TEST
 from winnow.errors import ConfigError
 from winnow.functional import l2_normalize
 from winnow.models import Backbone, Embedder, principal_directions, resolve_image_size
+from winnow.models.factory import check_network
 from winnow.training.baseline import MeanFeatureCache, MeanPoolBaseline, inputs_key
 from winnow.training.cache import RunCache, cached
 from winnow.training.callbacks import Callback
@@ -73,6 +74,7 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
     """
     check_objective(config)
     check_components(config)
+    check_network(config.backbone.name)
     resolved = config.model_copy(deep=True)
     resolved.image = resolve_image_size(config).image
     if config.data.path == "emoji":

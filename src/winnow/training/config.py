@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
@@ -26,6 +27,47 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "miner": MINERS,
     "regularizer": REGULARIZERS,
 }
+
+KEY_SYNONYMS = {
+    key: target
+    for target, keys in {
+        "augment.hflip": "horizontal_flip",
+        "augment.scale": "augmentation random_resized_crop",
+        "backbone": "architecture arch encoder network timm",
+        "backbone.train": "finetune fine_tune freeze freeze_backbone frozen unfreeze",
+        "backbone.weights": "checkpoint ckpt pretrained",
+        "data": "data_dir dataset folder images path train_dir",
+        "data.test_fraction": "test_ratio test_size test_split",
+        "data.val_fraction": "val_ratio val_size val_split validation_fraction validation_split",
+        "dim": "embed_dim embedding_dim embedding_size embeddings out_dim output_dim",
+        "image.crop": "crop_size image_size imgsz img_size input_size resolution",
+        "loss": "criterion objective",
+        "loss.margin": "margin",
+        "miner": "miners triplet_mining",
+        "pooling": "gap_pooling global_pool pool",
+        "pooling.eps": "eps",
+        "pooling.mu": "mu",
+        "pooling.num_prototypes": "num_prototypes prototypes",
+        "train.classes_per_batch": "batch batch_size bs",
+        "train.device": "accelerator cuda device gpu",
+        "train.eval_batch_size": "test_batch_size val_batch_size",
+        "train.eval_steps": "eval_interval val_interval",
+        "train.lr": "base_lr eta learning_rate lr",
+        "train.max_grad_norm": "clip clip_grad clip_grad_norm grad_clip gradient_clip_val gradient_clipping max_norm",
+        "train.max_steps": "iterations iters max_iter max_iters max_steps num_steps steps",
+        "train.max_steps=N train.unit=epochs": "epoch epochs max_epochs n_epochs num_epochs",
+        "train.optimizer": "optim",
+        "train.patience": "early_stop early_stopping early_stopping_patience",
+        "train.precision": "amp bf16 dtype fp16 mixed_precision",
+        "train.samples_per_class": "images_per_class instances num_instances samples",
+        "train.schedule": "lr_schedule lr_scheduler scheduler",
+        "train.warmup_steps": "warmup warmup_iters",
+        "train.weight_decay": "decay wd",
+        "seed": "random_seed random_state",
+    }.items()
+    for key in keys.split()
+}
+"""Names that other tools use for config keys, and the keys that they mean."""
 
 
 class DataConfig(Section):
@@ -211,6 +253,15 @@ class RunConfig(ModelConfig):
     """All settings of a training run."""
 
     aliases: ClassVar[Mapping[str, str]] = {**ModelConfig.aliases, "centres": "regularizer", "mining": "miner"}
+    synonyms: ClassVar[Mapping[str, str]] = KEY_SYNONYMS
+
+    @classmethod
+    def suggest(cls, key: str, known: Iterable[str]) -> str:
+        """Return the key, or the component such as `pooling=gem`, to suggest for an unknown key."""
+        for kind, registry in REGISTRIES.items():
+            if key in registry:
+                return f"; did you mean '{kind}={key}'?"
+        return super().suggest(key, known)
 
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
@@ -278,29 +329,45 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
     return make_section(RunConfig, tree)
 
 
-def describe() -> Iterator[tuple[str, Any, str]]:
-    """Yield every key with its default and meaning; settings of components follow their name."""
-    yield from _describe(RunConfig, "")
+@dataclass(frozen=True)
+class ConfigKey:
+    """One config key with its default and meaning; settings of a component exist only for this component."""
+
+    name: str  # with its sections, such as "train.lr"
+    default: Any
+    meaning: str
+    component: str = ""  # such as "pooling=gsp"
 
 
-def _describe(section: type[Section], prefix: str) -> Iterator[tuple[str, Any, str]]:
+def config_keys() -> Iterator[ConfigKey]:
+    """Yield every config key; settings of components follow the key that names the component."""
+    yield from _section_keys(RunConfig, "")
+
+
+def _section_keys(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
     for name, field in section.model_fields.items():
         inner = section_of(field)
         if inner is not None:
-            yield from _describe(inner, f"{prefix}{name}.")
+            yield from _section_keys(inner, f"{prefix}{name}.")
         elif name in REGISTRIES and not prefix:
             registry = REGISTRIES[name]
-            yield f"{name}.name", registry.default, f"{field.description}; one of {', '.join(registry)}"
-            for part in registry:
-                if presets := registry.presets(part):
-                    yield f"{name}.preset", None, f"({name}={part}) published settings for {', '.join(presets)}"
-                for p in registry.parameters(part):
-                    yield f"{name}.{p.name}", p.default, f"({name}={part}) {p.meaning}"
+            yield ConfigKey(f"{name}.name", registry.default, f"{field.description}; one of {', '.join(registry)}")
+            for component in registry:
+                yield from _component_keys(name, component)
         else:
             choices = (
                 f" (one of {', '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""
             )
-            yield f"{prefix}{name}", field.get_default(call_default_factory=True), f"{field.description}{choices}"
+            default = field.get_default(call_default_factory=True)
+            yield ConfigKey(f"{prefix}{name}", default, f"{field.description}{choices}")
+
+
+def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
+    registry = REGISTRIES[kind]
+    if presets := registry.presets(name):
+        yield ConfigKey(f"{kind}.preset", None, f"published settings for {', '.join(presets)}", f"{kind}={name}")
+    for one in registry.parameters(name):
+        yield ConfigKey(f"{kind}.{one.name}", one.default, one.meaning, f"{kind}={name}")
 
 
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:

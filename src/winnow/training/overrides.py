@@ -101,7 +101,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
         value = text
     if isinstance(value, date):  # a folder may be named 2024-01-01
         value = text
-    *path, last = _present_key(key).split(".")
+    *path, last = present_key(key).split(".")
     node = tree
     for name in path:
         inner = node.get(name)
@@ -142,7 +142,7 @@ def _as_text(value: Any) -> str:
     return text.removesuffix("...\n").rstrip("\n")
 
 
-def _present_key(key: str) -> str:
+def present_key(key: str) -> str:
     """Return the present name of a dotted key; registries rename the settings of components."""
     section: type[Section] | None = RunConfig
     names = []

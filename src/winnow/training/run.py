@@ -195,7 +195,13 @@ def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[s
     messages = list(splits.notes)
     counts = {"training": splits.train, "validation": splits.val, "test": splits.test}
     classes = ", ".join(f"{len(s.class_names)} {name}" for name, s in counts.items() if s is not None)
-    messages.append(f"data {config.data.path}: {classes} classes")
+    images = sum(len(one) for one in (*counts.values(), splits.gallery) if one is not None)
+    device = make_fabric(config).device.type.replace("cuda", "GPU").replace("cpu", "CPU")
+    backbone = {"frozen": "frozen: only the head is trained", "full": "fine-tuned"}[config.backbone.train]
+    messages.append(
+        f"data {config.data.path}: {images:,} images, {classes} classes; {config.backbone.name} on a {device}, "
+        f"{backbone}; at most {config.train.max_steps:,} steps"
+    )
     if config.data.val_classes == "test":
         messages.append("data.val_classes=test: weights are selected on the test classes, so test metrics are too high")
     batch = config.train
