@@ -66,9 +66,7 @@ def install(extras: str) -> None:
         free = {str(path): shutil.disk_usage(path).free / 1e9 for path in (ROOT, Path(tempfile.gettempdir()))}
         if min(free.values()) < GIGABYTES:
             left = " and ".join(f"{size:.1f} GB in {path}" for path, size in free.items())
-            print(
-                f"error: the set-up needs about {GIGABYTES} GB, free are {left}. Free disk space, then rerun the command."
-            )
+            print(f"error: the set-up needs about {GIGABYTES} GB, free are {left}. Free disk space and rerun.")
         raise
     stamp.write_text(key)
     print(f"environment ready in {time.perf_counter() - started:.0f} s", flush=True)

@@ -25,8 +25,18 @@ class Miner(nn.Module):
     def mine(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Return the selected positives and negatives, two (Q, R) bool masks."""
 
-    def forward(self, pairs: Pairs) -> Pairs:
-        """Return the same vectors with the selected pairs."""
+    def forward(self, pairs: Pairs, *unexpected: object) -> Pairs:
+        """Return the same vectors with the selected pairs.
+
+        Raises:
+            TypeError: For embeddings and labels. A miner selects among the pairs of a loss.
+        """
+        if unexpected or not isinstance(pairs, Pairs):
+            name = type(self).__name__
+            raise TypeError(
+                f"{name}: expected the pairs of a loss, got {type(pairs).__name__}. "
+                f"Pass the miner to a loss, such as TripletMarginLoss(miner={name}())."
+            )
         with torch.no_grad():
             positives, negatives = self.mine(pairs)
         return pairs.mask(positives, negatives)

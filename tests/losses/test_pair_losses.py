@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -289,7 +290,6 @@ def case_name(section: dict[str, object]) -> str:
     return "-".join(f"{key}={value}" if key != "name" else str(value) for key, value in section.items())
 
 
-every_loss = pytest.mark.parametrize("name", list(LOSSES))
 every_case = pytest.mark.parametrize("section", CASES, ids=case_name)
 LABELS = torch.tensor([0, 1, 2, 0, 1, 1, 2, 0])
 
@@ -310,6 +310,7 @@ def batch(count: int = 8, width: int = 4, seed: int = 0, dtype=torch.float64) ->
 
 def expected(section: dict[str, object], *inputs) -> float:
     chosen = LOSSES.resolve(section)
+    assert chosen.name in SLOW, f"{chosen.name}: no slow loop. Add its equation to SLOW in {Path(__file__).name}."
     return SLOW[chosen.name][0](pairs_of(*inputs), **chosen.arguments())
 
 
@@ -456,6 +457,8 @@ def test_soft_triple_agrees_with_pytorch_metric_learning():
 @every_case
 def test_gradient_equals_finite_differences(section):
     loss = build(section).double()
+    if not loss.has_exact_gradient:
+        return
     queries, references = batch(6, 3).requires_grad_(), batch(5, 3, seed=1).requires_grad_()
     learned = tuple(loss.parameters())
     assert torch.autograd.gradcheck(lambda q, *_: call(loss, q, LABELS[:6]), (queries, *learned))

@@ -37,6 +37,8 @@ class PairLoss(nn.Module):
     """Registry name of the references that training uses where the config names none."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Published settings by dataset."""
+    has_exact_gradient: ClassVar[bool] = True
+    """False for a loss with weights that have no gradient: tests then skip finite differences."""
     not_settings: ClassVar[tuple[str, ...]] = ("miner", "normalize")
     """Constructor arguments that the registry neither reads as settings nor passes from its context."""
 
@@ -47,7 +49,11 @@ class PairLoss(nn.Module):
 
     @abstractmethod
     def compute_loss(self, pairs: Pairs) -> Tensor:
-        """Return the scalar loss of the pairs."""
+        """Return the scalar loss of the pairs.
+
+        The values of pairs in neither mask are computed too. Mask them before functions with an infinite slope, such as
+        `acos`, `sqrt`, and `log`: a mask afterward leaves NaN in the gradient.
+        """
 
     def forward(
         self,

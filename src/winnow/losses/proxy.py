@@ -75,7 +75,7 @@ class ProxyLoss(PairLoss):
         """Return the proxies and their labels.
 
         Raises:
-            ValueError: If the loss has no proxies, or a label is not one of their classes.
+            ValueError: If the loss has no proxies, a label is not one of their classes, or sizes differ.
         """
         if self.proxies is None or self.proxy_labels is None or self.num_classes is None:
             raise ValueError(
@@ -83,6 +83,11 @@ class ProxyLoss(PairLoss):
                 "Pass num_classes and embedding_size to the constructor, or ref_emb and ref_labels to the call."
             )
         check_class_labels(labels, self.num_classes)
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"embeddings: expected {self.embedding_size} dimensions (embedding_size), got {embeddings.shape[1]}. "
+                f"Set embedding_size={embeddings.shape[1]}."
+            )
         return self.proxies, self.proxy_labels, None
 
     def extra_repr(self) -> str:

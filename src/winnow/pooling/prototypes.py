@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.distributed import all_gather_rows
-from winnow.errors import DataError
+from winnow.errors import DataError, warn_caller
 from winnow.functional import clip_norm, greedy_k_center
 from winnow.pooling.base import (
     Pooling,
@@ -98,8 +97,9 @@ class PrototypePooling(Pooling):
 
         Args:
             features: Features as passed to `forward` (for a pooling with a guide: as passed as `guide`). A tensor of
-                maps (B, C, H, W) or tokens (B, N, C), or an iterable of batches, such as a DataLoader. A batch is a
-                tensor, or a tuple or list whose first element is one. At most `memory_size` images are read.
+                maps (B, C, H, W) or tokens (B, N, C), or an iterable of batches, such as a DataLoader of features. A
+                batch is a tensor, or a tuple or list whose first element is one. For a loader of images pass
+                `(backbone(images) for images, _ in loader)`. At most `memory_size` images are read.
 
         Raises:
             TypeError: If a batch has no features tensor.
@@ -151,11 +151,10 @@ class PrototypePooling(Pooling):
             self.collect(embeddings)
         elif self.standalone and not self._warned and not torch.compiler.is_compiling():
             self._warned = True
-            warnings.warn(
+            warn_caller(
                 f"{type(self).__name__} is evaluated before its prototypes are set, so it averages all features. "
                 f"Train on {len(self.memory)} images or call init_prototypes first.",
                 PrototypesNotSetWarning,
-                stacklevel=2,
             )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # guards would follow the host state it changes

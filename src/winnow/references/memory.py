@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
-from warnings import warn
 
 import torch
 from torch import Tensor
 
+from winnow.errors import warn_caller
 from winnow.functional.pairs import check_batch, compare_within_batch
 from winnow.references.base import PairLossFunction, References, check_at_least
 
@@ -76,6 +76,11 @@ class CrossBatchMemory(References):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
+        if not isinstance(embedding_size, int):
+            raise TypeError(
+                f"embedding_size: expected an integer, got {type(embedding_size).__name__}. Pass a loss and its memory "
+                "to ReferenceLoss: ReferenceLoss(loss, CrossBatchMemory(embedding_size, batch_size))."
+            )
         check_at_least("embedding_size", embedding_size, 1)
         check_at_least("batch_size", batch_size, 1)
         check_at_least("num_batches", num_batches, 1)
@@ -90,8 +95,17 @@ class CrossBatchMemory(References):
         self.register_buffer("rows", torch.zeros((), dtype=torch.int64))  # number of rows ever stored
 
     def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Store the batch; return its loss against itself plus, once in effect, against the memory."""
+        """Store the batch; return its loss against itself plus, once in effect, against the memory.
+
+        Raises:
+            ValueError: If the embeddings do not have `embedding_size` dimensions.
+        """
         check_batch(embeddings, labels)
+        if embeddings.shape[1] != self.memory.shape[1]:
+            raise ValueError(
+                f"embeddings: expected {self.memory.shape[1]} dimensions (embedding_size), got {embeddings.shape[1]}. "
+                f"Set embedding_size={embeddings.shape[1]}."
+            )
         value = compare_within_batch(loss, embeddings, labels)
         if not self.training or len(embeddings) == 0:
             return value
@@ -135,12 +149,11 @@ class CrossBatchMemory(References):
             return  # a captured graph cannot read the number of steps
         done = int(self.steps)
         if self.start_after - done > SOON:
-            warn(
+            warn_caller(
                 f"start_step: CrossBatchMemory takes effect after {self.start_after} training batches "
                 f"(start_step + num_batches), {done} are done. Until then only the batch term is trained. "
                 "Lower start_step if training is short.",
                 MemoryNotInUseWarning,
-                stacklevel=5,  # the caller of the module
             )
 
     @torch.no_grad()

@@ -44,7 +44,8 @@ class FunctionStudy(Study):
 
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
         """Return the figures of the findings."""
-        return measured.artifacts.get("figures", {})
+        figures: Mapping[str, Figure] = measured.artifacts.get("figures", {})
+        return figures
 
 
 def function_study(name: str, function: base.Study, measures: str, source: str, group: str) -> FunctionStudy:

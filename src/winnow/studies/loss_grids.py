@@ -25,7 +25,7 @@ from winnow.studies.settings import (
     scales,
     train,
 )
-from winnow.studies.spec import Claim, Column, Evidence, GridStudy, Measurement, Scale, Variant
+from winnow.studies.spec import Claim, Column, Evidence, GridStudy, Measurement, Scale, Size, Variant
 from winnow.training.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class CenterStudy(GridStudy):
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
         """Draw R@1 of losses with each regularizer, over embedding sizes, and over delta."""
         names = {one.name for one in measured.variants}
-        size = "full" if "N-pair" in names else "quick"
+        size: Size = "full" if "N-pair" in names else "quick"
         return {"": _center_figure(plan_centers(self.scales[size])[1], measured.artifacts["runs"])}
 
 

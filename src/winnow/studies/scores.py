@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from winnow.report.claims import CheckedClaim, Estimate, Verdict, estimate, exact, format_points, verdict
 from winnow.studies.spec import Claim, Effects, Evidence, Measurement, Row, Scale, Variant
@@ -207,7 +208,7 @@ def effect_rows(figure: Effects, variants: Sequence[Variant], scores: Scores, me
     return rows
 
 
-def mean(values: Mapping[object, float] | Sequence[float]) -> float:
+def mean(values: Mapping[Any, float] | Sequence[float]) -> float:
     """Return the mean of scores.
 
     Raises:
