@@ -48,7 +48,7 @@ _ALL: tuple[Study, ...] = (
     gsp_grids.MU,
     gsp_grids.M_EPS,
     gsp_grids.PROTOTYPES,
-    function_study("iterations", iterations.study, "cost and error of k iterations", "[Thesis], Fig. 5.9", _GSP),
+    iterations.ITERATIONS,
     pooling_grids.POOLINGS,
     pooling_grids.CUB_POOLING_STUDY,
     function_study("collage", collage.study, "all poolings, CIFAR Collage", "[Thesis], Fig. 5.5", _GSP),
