@@ -43,7 +43,7 @@ from winnow.studies.spec import (
 
 _GSP, _ZSR, _CCP, _OTHER = GROUPS
 _ALL: tuple[Study, ...] = (
-    function_study("toy-map", toy_map.study, "hard vs. soft selection, low mu", "[Thesis], Fig. 5.2", _GSP),
+    toy_map.TOY_MAP,
     function_study("tokens", tokens.study, "GAP vs. GSP on bags of tokens", "[Thesis], Fig. 5.4", _GSP),
     gsp_grids.MU,
     gsp_grids.M_EPS,
