@@ -60,6 +60,7 @@ def verdicts(auto: float, closed: float, usual: float, saved: float, error: floa
              (CLOSED, 200): (closed, saved)}  # fmt: skip
     content["rows"] = [{"solver": iterated(*key), TIME: time, SAVED: size} for key, (time, size) in costs.items()]
     content["rows"].append({"solver": STEP, TIME: 20.0})
+    content["rows"] += [{"solver": f"iteration, eps {eps:g}, mu 0.3", "eps": eps} for eps in (0.5, 5.0)]
     content["errors"] = [{"eps": eps, "mu": 0.3, "k": 50, "error": error} for eps in (0.5, 5.0)]
     return [one.verdict for one in check_claims(ITERATIONS.claims, ITERATIONS.restore(content), ITERATIONS.scales.full)]
 
