@@ -71,7 +71,7 @@ _ALL: tuple[Study, ...] = (
                    _OTHER),
     loss_grids.CENTERS,
     function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
-    function_study("copies", copies.study, "cost of resized image copies", "", _OTHER),
+    copies.COPIES,
     function_study("delta-cover", delta_cover.study, "validation on few images", "", _OTHER),
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
 )  # fmt: skip
