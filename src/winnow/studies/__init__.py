@@ -51,7 +51,7 @@ _ALL: tuple[Study, ...] = (
     iterations.ITERATIONS,
     pooling_grids.POOLINGS,
     pooling_grids.CUB_POOLING_STUDY,
-    function_study("collage", collage.study, "all poolings, CIFAR Collage", "[Thesis], Fig. 5.5", _GSP),
+    collage.COLLAGE,
     loss_grids.LOSS_STUDY,
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,

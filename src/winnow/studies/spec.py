@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, field_validator
 
-from winnow.report.claims import CheckedClaim
+from winnow.report.claims import CheckedClaim, Estimate
 from winnow.training.cache import RunCache
 from winnow.training.overrides import Overrides
 from winnow.training.results import Provenance, Record
@@ -87,6 +87,7 @@ class Evidence:
     ours: str  # what was measured, in one clause
     margin: float  # above 0 is what the claim says
     unit: str = "points"
+    interval: Estimate | None = None  # of the margin, where the study repeats something other than seeds
 
 
 @dataclass(frozen=True)
