@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import optimize, spatial
 
 from winnow.functional import convex_hull, hull_overlap, in_hull
 
@@ -10,7 +11,6 @@ SQUARE = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 
 
 def test_the_corners_are_those_of_scipy():
-    spatial = pytest.importorskip("scipy.spatial")
     points = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     found = convex_hull(points)
     expected = spatial.ConvexHull(points.numpy()).vertices.tolist()
@@ -33,7 +33,6 @@ def test_hulls_of_lines_and_points():
 
 @pytest.mark.parametrize(("dim", "corners"), [(1, 3), (2, 5), (3, 12), (8, 30)])
 def test_membership_is_that_of_a_linear_program(dim, corners):
-    optimize = pytest.importorskip("scipy.optimize")
     generator = torch.Generator().manual_seed(dim)
     vertices = torch.randn(corners, dim, generator=generator)
     mixed = torch.rand(20, corners, generator=generator) ** 4

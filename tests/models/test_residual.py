@@ -51,7 +51,7 @@ def test_kernels_equal_plain_operations_in_the_interpreter() -> None:
     run_interpreted("from tests.models.test_residual import check; check('cpu', [3, 128, 130])")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_kernels_equal_plain_operations_on_the_gpu() -> None:
     check("cuda", [3, 64, 130, 2048])
 

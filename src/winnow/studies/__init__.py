@@ -43,15 +43,15 @@ from winnow.studies.spec import (
 
 _GSP, _ZSR, _CCP, _OTHER = GROUPS
 _ALL: tuple[Study, ...] = (
-    function_study("toy-map", toy_map.study, "hard vs. soft selection, low mu", "[Thesis], Fig. 5.2", _GSP),
+    toy_map.TOY_MAP,
     function_study("tokens", tokens.study, "GAP vs. GSP on bags of tokens", "[Thesis], Fig. 5.4", _GSP),
     gsp_grids.MU,
     gsp_grids.M_EPS,
     gsp_grids.PROTOTYPES,
-    function_study("iterations", iterations.study, "cost and error of k iterations", "[Thesis], Fig. 5.9", _GSP),
+    iterations.ITERATIONS,
     pooling_grids.POOLINGS,
     pooling_grids.CUB_POOLING_STUDY,
-    function_study("collage", collage.study, "all poolings, CIFAR Collage", "[Thesis], Fig. 5.5", _GSP),
+    collage.COLLAGE,
     loss_grids.LOSS_STUDY,
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
@@ -71,8 +71,8 @@ _ALL: tuple[Study, ...] = (
                    _OTHER),
     loss_grids.CENTERS,
     function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
-    function_study("copies", copies.study, "cost of resized image copies", "", _OTHER),
-    function_study("delta-cover", delta_cover.study, "validation on few images", "", _OTHER),
+    copies.COPIES,
+    delta_cover.DELTA_COVER,
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
 )  # fmt: skip
 STUDIES: Mapping[str, Study] = {study.name: study for study in _ALL}

@@ -120,7 +120,12 @@ def check_claim(
     complete = is_complete(means.used, measured, scale)
     if evidence is None:
         return CheckedClaim(claim.text, claim.source, "runs are missing", None, Verdict.INCOMPLETE)
-    found = exact(evidence.margin) if not scale.seeds else _interval(evidence.margin, _margins(claim, measured, metric))
+    if evidence.interval is not None:
+        found = evidence.interval
+    elif scale.seeds:
+        found = _interval(evidence.margin, _margins(claim, measured, metric))
+    else:
+        found = exact(evidence.margin)
     judged = verdict(found, size=claim.size, equal=claim.equal, complete=complete)
     if given is Verdict.INCOMPLETE:
         judged = Verdict.INCOMPLETE
@@ -135,7 +140,8 @@ def is_complete(used: set[str], measured: Measurement, scale: Scale) -> bool:
     """Return whether rows have a value, and where seeds are random, one of every seed."""
     if any(name in measured.missing for name in used):
         return False
-    names = [{str(next(iter(row.values()))) for row in rows} for rows in (measured.rows, *measured.by_seed.values())]
+    tables = (measured.exact or measured.rows, *measured.by_seed.values())
+    names = [{str(next(iter(row.values()))) for row in rows} for rows in tables]
     return all(used <= each for each in names) and set(scale.seeds) <= (set(measured.by_seed) or set(scale.seeds))
 
 
