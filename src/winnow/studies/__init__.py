@@ -72,7 +72,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.CENTERS,
     function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
     copies.COPIES,
-    function_study("delta-cover", delta_cover.study, "validation on few images", "", _OTHER),
+    delta_cover.DELTA_COVER,
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
 )  # fmt: skip
 STUDIES: Mapping[str, Study] = {study.name: study for study in _ALL}
