@@ -33,6 +33,7 @@ import winnow.training.run
 from tests.docs.blocks import ROOT, Block, words_of
 from winnow.cli import run
 from winnow.data import Splits
+from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
 from winnow.serve import create_app
 from winnow.training import make_config
@@ -105,6 +106,9 @@ class Reader:
         try:
             with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
                 in_small(patch)
+                patch.setattr(
+                    DATASETS, "_datasets", dict(DATASETS._datasets)
+                )  # a program starts without those of others
                 code = PROGRAMS[words[0]](words[1:])
         finally:
             os.environ.clear()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.docs.blocks import PAGES, blocks, name
 from tests.docs.reader import Belongings, Reader
+from winnow.data.datasets import DATASETS
 from winnow.training.config import REGISTRIES
 
 RUN = ("python", "console", "yaml", "diff")
@@ -22,8 +23,9 @@ def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
-    for registry in REGISTRIES.values():  # a page may add parts of its own
+    for registry in REGISTRIES.values():  # a page may add components and datasets
         monkeypatch.setattr(registry, "_parts", dict(registry._parts))
+    monkeypatch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
     reader = Reader(belongings)
     for block in blocks(page):
         if block.language in RUN and block.reason is None:

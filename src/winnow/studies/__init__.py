@@ -55,7 +55,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.LOSS_STUDY,
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
-    function_study("zero-shot", zero_shot.study, "prediction of unseen classes", "[Thesis], Fig. 5.6", _ZSR),
+    zero_shot.ZERO_SHOT,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,

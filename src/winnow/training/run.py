@@ -289,7 +289,7 @@ def evaluate_run(
                 f"data: the run {run_dir.path} has no test classes. Name other images to evaluate.", hint="data"
             )
     else:
-        images = load_emoji().test if data == "emoji" else load_images(data)
+        images = load_emoji().test if data == "emoji" else load_images(data, on_missing=config.data.unreadable_images)
         messages = images.notes if isinstance(images, FileImages) else ()
     assert images is not None, "the bundled emoji dataset has test classes"
     callback = callback or Callback()

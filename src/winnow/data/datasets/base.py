@@ -294,6 +294,11 @@ class Dataset(ABC):
         folder = self.default_root if root is None else Path(root)
         contents, missing = self.check(folder)
         for one in missing:
+            if one.found > one.expected:
+                raise DataError(
+                    f"{folder}: {one.describe()}, {one.found - one.expected:,} more than published. Remove the images "
+                    "that are not of the dataset, or set data.path to the folder to use all of them."
+                )
             if not self.is_accepted(folder, one):
                 raise DataError(
                     f"{folder}: {one.describe()}. Restore the images, or accept their absence with "
