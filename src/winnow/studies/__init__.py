@@ -65,7 +65,7 @@ _ALL: tuple[Study, ...] = (
     function_study("ccp-geometry", ccp_geometry.study, "t-SNE and covering radii", "[Thesis], Fig. 3.3", _CCP),
     function_study("ccp-mnist", ccp_mnist.study, "2-D embeddings on Fashion-MNIST", "[Thesis], Fig. 3.2", _CCP),
     function_study("ccp-samples", ccp_samples.study, "proxies vs. samples, 2-D", "[Thesis], section 3.3", _CCP),
-    function_study("ccp-cost", ccp_cost.study, "time and memory per step", "[Thesis], section 3.3", _CCP),
+    ccp_cost.CCP_COST,
     loss_grids.CUB_LOSSES,
     function_study("average-pooling", average_pooling.study, "GAP as a mixture of prototypes", "[Thesis], Fig. 4.2",
                    _OTHER),
