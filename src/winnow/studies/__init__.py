@@ -44,7 +44,7 @@ from winnow.studies.spec import (
 _GSP, _ZSR, _CCP, _OTHER = GROUPS
 _ALL: tuple[Study, ...] = (
     toy_map.TOY_MAP,
-    function_study("tokens", tokens.study, "GAP vs. GSP on bags of tokens", "[Thesis], Fig. 5.4", _GSP),
+    tokens.TOKENS,
     gsp_grids.MU,
     gsp_grids.M_EPS,
     gsp_grids.PROTOTYPES,
@@ -55,7 +55,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.LOSS_STUDY,
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
-    function_study("zero-shot", zero_shot.study, "prediction of unseen classes", "[Thesis], Fig. 5.6", _ZSR),
+    zero_shot.ZERO_SHOT,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,
@@ -70,7 +70,7 @@ _ALL: tuple[Study, ...] = (
     function_study("average-pooling", average_pooling.study, "GAP as a mixture of prototypes", "[Thesis], Fig. 4.2",
                    _OTHER),
     loss_grids.CENTERS,
-    function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
+    reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),

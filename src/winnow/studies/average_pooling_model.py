@@ -16,7 +16,7 @@ from winnow.studies.artifacts import TrainedModel, open_trained
 from winnow.studies.base import Task
 from winnow.studies.methods import Comparison, Method
 from winnow.studies.outcomes import percent
-from winnow.studies.zero_shot import CIFAR
+from winnow.studies.zero_shot import CIFAR10
 from winnow.training.build import load_splits
 
 # The documents give no loss and no margins. Theirs are meant for networks that know ImageNet: from nothing, all classes
@@ -45,7 +45,7 @@ class Looked:
 def comparison(task: Task) -> Comparison:
     """Return the one run."""
     place = [] if task.data is None else [f"data.root={task.data}"]
-    return Comparison([METHOD], seeds=(0,), words=[*CIFAR, *PLANE, *place])
+    return Comparison([METHOD], seeds=(0,), words=[*CIFAR10.to_args(), *PLANE, *place])
 
 
 def cifar_features(task: Task, per_class: int) -> Looked:
