@@ -30,7 +30,7 @@ _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """List the page of every part below the page of its kind, and those of studies below their overview."""
+    """List the page of each component below the page of its kind, and of each study below the overview."""
     next(one["Studies"] for one in config.nav if "Studies" in one).extend(studies.nav())
     for entry in next(one["Reference"] for one in config.nav if "Reference" in one):
         for title, page in entry.items() if isinstance(entry, dict) else ():
@@ -42,7 +42,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Write the page of every part and of every study."""
+    """Write the page of each component and of each study."""
     from mkdocs.structure.files import File
 
     for kind, find in parts.PAGED.items():
@@ -62,7 +62,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the generated parts in their places."""
+    """Replace each comment by the text that it names."""
     return _MARKER.sub(lambda found: WRITERS[found["name"]](), markdown)
 
 
@@ -81,8 +81,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     "contributing": partial(_top_level, "CONTRIBUTING.md"),
     "exits": commandline.exits,
     "evaluation": partial(benchmark_results.benchmark, "evaluate"),
-    "longcentres": partial(published.selected, "centre_weights", "steps", "800"),
-    "shortcentres": partial(published.selected, "centre_weights", "steps", "120"),
+    "longcenters": partial(published.selected, "centre_weights", "steps", "800"),
+    "shortcenters": partial(published.selected, "centre_weights", "steps", "120"),
     "manyclasses": partial(benchmark_results.benchmark, "losses"),
     "index": partial(benchmark_results.benchmark, "index"),
     "pooling": partial(benchmark_results.benchmark, "pooling"),

@@ -44,7 +44,7 @@ from winnow.studies.spec import (
 _GSP, _ZSR, _CCP, _OTHER = GROUPS
 _ALL: tuple[Study, ...] = (
     toy_map.TOY_MAP,
-    function_study("tokens", tokens.study, "GAP vs. GSP on bags of tokens", "[Thesis], Fig. 5.4", _GSP),
+    tokens.TOKENS,
     gsp_grids.MU,
     gsp_grids.M_EPS,
     gsp_grids.PROTOTYPES,
@@ -69,7 +69,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
-    function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
+    reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),

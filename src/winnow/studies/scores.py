@@ -218,6 +218,21 @@ def effect_rows(figure: Effects, variants: Sequence[Variant], scores: Scores, me
     return rows
 
 
+BY_SEED = "by seed"
+"""Key of result files: rows of every seed, not rounded, of studies whose runs do not hold them."""
+
+
+def seed_means(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+    """Return the mean of every row over the seeds that have it; the first column names rows, the others are numbers."""
+    own: dict[str, list[Row]] = {}
+    for row in (row for rows in by_seed.values() for row in rows):
+        own.setdefault(str(next(iter(row.values()))), []).append(row)
+    return [
+        {key: value if value == name else statistics.fmean(one[key] for one in rows) for key, value in rows[0].items()}
+        for name, rows in own.items()
+    ]
+
+
 def mean(values: Mapping[Any, float] | Sequence[float]) -> float:
     """Return the mean of scores.
 
