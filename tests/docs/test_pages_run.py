@@ -18,6 +18,7 @@ NEVER_RUN = ("text", "bibtex")  # a picture of a folder or a file, a citation
 MOST_NOT_RUN = 13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))], ids=name)
 def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -172,7 +172,14 @@ def check_choice(device: str) -> None:
 CHECKS = [check_accuracy, check_sizes, check_parts, check_numbers, check_outputs, check_strides, check_choice]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, marks=[pytest.mark.slow] if check in (check_accuracy, check_sizes, check_parts) else [])
+        for check in CHECKS
+    ],
+    ids=lambda check: check.__name__,
+)
 def test_in_the_interpreter(check: object) -> None:
     run_interpreted(f"from tests.kernels.test_gsp import {check.__name__}; {check.__name__}('cpu')")  # type: ignore[attr-defined]
 

@@ -81,6 +81,7 @@ def check_inverses(device: str, sizes: list[int]) -> None:
                 assert float(error) < tolerance, (n, dtype, float(error))
 
 
+@pytest.mark.slow
 def test_inverses_in_the_interpreter() -> None:
     run_interpreted("from tests.kernels.test_ops import check_inverses; check_inverses('cpu', [1, 5, 16, 20, 140])")
 

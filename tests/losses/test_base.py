@@ -69,7 +69,7 @@ def test_wrong_arguments_raise_and_name_the_argument(name, case):
         make(name)(*arguments, **keywords)
 
 
-@every_loss
+@pytest.mark.parametrize("name", ["c2", "proxy_anchor"])  # compared within the batch, and with own proxies
 def test_checks_do_not_break_a_compiled_graph(name):
     torch._dynamo.reset()
     loss = make(name)

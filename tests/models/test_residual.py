@@ -47,6 +47,7 @@ def check(device: str, widths: list[int]) -> None:
                 torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_kernels_equal_plain_operations_in_the_interpreter() -> None:
     run_interpreted("from tests.models.test_residual import check; check('cpu', [3, 128, 130])")
 

@@ -30,6 +30,7 @@ def make_task(photos: Path, folder: Path, *methods: str, protocol: str = "conven
     return Task(PROTOCOLS[protocol], find_set(str(photos)), methods, folder, BACKBONES["resnet50"], **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_table_without_run_folders_can_be_extended(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=8, images=4, size=16)
     first = make_task(photos, tmp_path / "runs", "c2", "c2+gsp")

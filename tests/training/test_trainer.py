@@ -380,6 +380,7 @@ def test_checkpoint_without_a_scaler_resumes_with_one(tmp_path: Path) -> None:
     assert resumed.state.step == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validations", [0, 3])
 def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tmp_path: Path, validations: int) -> None:
     """A real process is killed while it fine-tunes a network with ZSR and random crops."""
