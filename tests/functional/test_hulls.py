@@ -45,6 +45,20 @@ def test_membership_is_that_of_a_linear_program(dim, corners):
         assert bool(inside) == (solved.status == 0)
 
 
+@pytest.mark.parametrize(("dim", "corners"), [(2, 40), (3, 60), (4, 60)])
+def test_points_outside_by_two_thousandths_are_found_outside_by_default(dim, corners):
+    """Plain gradients without acceleration need more steps than the default."""
+    generator = torch.Generator().manual_seed(0)
+    vertices = torch.randn(corners, dim, generator=generator, dtype=torch.float64)
+    directions = torch.randn(60, dim, generator=generator, dtype=torch.float64)
+    directions /= directions.norm(dim=1, keepdim=True)
+    heights = directions @ vertices.T
+    edges = vertices[heights.topk(2, dim=1).indices].mean(dim=1)  # middles of two vertices near a supporting plane
+    gap = 0.002 * (vertices[:, None] - vertices).norm(dim=2).max()
+    outward = heights.amax(dim=1) - (edges * directions).sum(dim=1) + gap
+    assert not in_hull(edges + outward[:, None] * directions, vertices).any()
+
+
 def test_a_hull_of_one_point_holds_that_point_alone():
     assert in_hull(torch.tensor([[1.0, 2.0], [1.0, 2.1]]), torch.tensor([[1.0, 2.0]])).tolist() == [True, False]
 

@@ -65,7 +65,7 @@ _ALL: tuple[Study, ...] = (
     function_study("ccp-geometry", ccp_geometry.study, "t-SNE and covering radii", "[Thesis], Fig. 3.3", _CCP),
     ccp_plane.CCP_PLANE,
     ccp_samples.CCP_SAMPLES,
-    function_study("ccp-cost", ccp_cost.study, "time and memory per step", "[Thesis], section 3.3", _CCP),
+    ccp_cost.CCP_COST,
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,

@@ -248,7 +248,7 @@ ITERATIONS = Iterations(
     source=_SOURCE, group="Generalized Sum Pooling",
     scales=scales(
         Scale("quick", cost="seconds", setting=_SETTING.format(8, "EfficientNet-Lite0 at 224 pixels")),
-        Scale("full", cost="3 minutes, 1 on a GPU", setting=_SETTING.format(32, "ResNet-50 at 227 pixels")),
+        Scale("full", cost="3 minutes, 1 with CUDA", setting=_SETTING.format(32, "ResNet-50 at 227 pixels")),
     ),
     claims=(
         Claim("Autodiff costs substantially more time as k grows", _SOURCE, _autodiff_grows),
