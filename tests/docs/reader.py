@@ -25,6 +25,9 @@ import yaml
 from fastapi.testclient import TestClient
 
 import benchmarks.__main__
+import benchmarks.losses
+import benchmarks.pooling
+import benchmarks.serve
 import winnow.data.emoji
 import winnow.demo
 import winnow.serve.app
@@ -215,7 +218,10 @@ def small_emoji(**settings: Any) -> Splits:
 
 
 def in_small(patch: pytest.MonkeyPatch) -> None:
-    """Have commands see little, and a service end by itself."""
+    """Have commands see little, benchmarks measure no memory, and a service end by itself."""
+    for module in (benchmarks.losses, benchmarks.pooling):
+        patch.setattr(module, "peak_memory", lambda work, device: None)  # it collects garbage before each call
+    patch.setattr(benchmarks.serve, "_WARM_UP_ROUNDS", 2)
     for module in (winnow.demo, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
     patch.setattr(winnow.serve.app, "serve", look_at_the_service)

@@ -127,7 +127,7 @@ def print_result(folder: Path, result: RunResult) -> None:
 
 
 def advise(trained: float, untrained: float) -> str | None:
-    """Return what to do if training gained nothing, by MAP@R of the validation classes."""
+    """Return advice if training gained nothing, by MAP@R of the validation classes."""
     if trained > untrained:
         return None
     if untrained == 1:

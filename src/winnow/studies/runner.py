@@ -86,7 +86,8 @@ def run_study(study: Study, request: StudyRequest, *, note: str = "") -> StudyRe
     check_request(study, request)
     provenance = collect_provenance()  # now: another commit may be made before a long study ends
     measured = study.measure(request)
-    if measured.planned and not measured.runs and not request.train:  # an empty table would replace a full one
+    finished = measured.runs or measured.exact
+    if measured.planned and not finished and not request.train:  # an empty table would replace a full one
         raise DataError(f"{request.runs}: no run of the study {study.name} is finished. Train its runs first.")
     return make_report(study, request, measured, provenance, note=note)
 

@@ -1,4 +1,4 @@
-"""Build what a run needs from its config: image splits, model, and inputs, as one `TrainingSetup`."""
+"""Construction of image splits, model, and inputs from a config, as one `TrainingSetup`."""
 
 from __future__ import annotations
 

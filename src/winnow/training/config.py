@@ -383,7 +383,7 @@ def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) 
         recorded: All settings of the run.
 
     Returns:
-        The key, or None if there is no difference.
+        The key; None if all settings are equal.
 
     Raises:
         ConfigError: If the run has a setting, or a value of one, that winnow no longer has.

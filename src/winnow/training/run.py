@@ -191,7 +191,7 @@ def iter_run(
 
 
 def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[str]:
-    """Return what a user should know about a resolved config and its data."""
+    """Return notices about a resolved config and its data."""
     messages = list(splits.notes)
     counts = {"training": splits.train, "validation": splits.val, "test": splits.test}
     classes = ", ".join(f"{len(s.class_names)} {name}" for name, s in counts.items() if s is not None)
