@@ -43,7 +43,7 @@ def test_public_names_of_packages_exist(package):
         assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("package", ["winnow.index", "winnow.models", "winnow.evaluation", "winnow.cli.search"])
+@pytest.mark.parametrize("package", ["winnow.index", "winnow.models", "winnow.evaluation", "winnow.cli.index"])
 def test_searching_needs_no_training_code(package):
     loaded = loaded_after(f"import {package}")
     assert not {name for name in loaded if name.startswith(("winnow.training", "winnow.losses", "winnow.miners"))}
