@@ -68,8 +68,21 @@ def install(extras: str) -> None:
             left = " and ".join(f"{size:.1f} GB in {path}" for path, size in free.items())
             print(f"error: the set-up needs about {GIGABYTES} GB, free are {left}. Free disk space and rerun.")
         raise
+    check_torchvision()
     stamp.write_text(key)
     print(f"environment ready in {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def check_torchvision() -> None:
+    """Print a note if torch and torchvision are builds for different devices, which only winnow itself can load."""
+    command = [str(BIN / "python"), "-c", "import torchvision"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "operator torchvision::" in tried.stderr:
+        print(
+            "note: the package index has torch and torchvision for different devices (CPU and CUDA). winnow works. In "
+            "your own scripts call winnow.models.ensure_torchvision() before `import timm` or `import torchvision`.",
+            flush=True,
+        )
 
 
 def call(command: list[str]) -> None:

@@ -58,7 +58,7 @@ def index(
     folder: Path = _INDEX,
     out_folder: Path = _OUT,
     repeats: int = _repeats(3),
-    count: int = typer.Option(100_000, "--count", min=10_000, help="Vectors, jittered from those of the index"),
+    count: int = typer.Option(100_000, "--count", min=10_000, help="Vectors, jittered from vectors of the index"),
     queries: int = typer.Option(200, "--queries", min=1, help="Searches by vectors that are timed together"),
     images: int = typer.Option(64, "--images", min=1, help="Searches by images that are timed together"),
 ) -> None:

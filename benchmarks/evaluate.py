@@ -67,7 +67,7 @@ def run_evaluate(
 
     Args:
         device: `auto`, `cpu`, or `cuda`.
-        count: Number of embeddings, in classes of 5; the default is that of Stanford Online Products.
+        count: Number of embeddings, in classes of 5; the default equals Stanford Online Products.
         dims: Dimensions of an embedding, one case each.
         gallery: If not 0, adds a case of `count` queries in a gallery of this size, at the first dimension.
         deep: If not 0, adds a case of this many embeddings in 20 classes, at the first dimension.
@@ -107,7 +107,7 @@ def run_evaluate(
 
 
 def make_task(case: Case, device: torch.device, seed: int = 0) -> Task:
-    """Return unit embeddings that are about as hard to search as those of a trained network.
+    """Return unit embeddings about as hard to search as embeddings of a trained network.
 
     The members of a class lie around a center in a low-dimensional space, at different distances, and are projected
     into the space of the embeddings, with noise.

@@ -49,7 +49,7 @@ def run_losses(
 
     Args:
         device: `auto`, `cpu`, or `cuda`.
-        classes: Number of classes; the default is that of Stanford Online Products.
+        classes: Number of classes; the default equals Stanford Online Products.
         dim: Dimension of the embeddings.
         batch: Number of queries, each of another class.
         repeats: Runs of every method.

@@ -146,7 +146,7 @@ def sums_alone(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> P
 def partial_transport(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pooled:
     """Entropic partial transport of POT, image by image, to prototypes that could each take all of the mass.
 
-    Its entropy is that of the plan alone, without the mass that is not transported, so its weights are similar but not
+    Its entropy covers the plan only, not the mass that stays, so its weights are similar but not
     equal. It stops after as many steps as the iteration of [GSP].
     """
     import ot  # type: ignore[import-untyped]

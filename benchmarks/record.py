@@ -56,7 +56,7 @@ class Benchmark:
     notes: Sequence[str] = ()
 
     def ratio(self, row: Measurement) -> float | None:
-        """Return the median time over that of the reference in the same case, or None if that is missing."""
+        """Return the median time divided by the reference's in the same case; None without a reference."""
         for other in self.rows:
             if other.case == row.case and other.method == self.reference:
                 return row.timing.median / other.timing.median

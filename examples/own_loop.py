@@ -30,7 +30,7 @@ def compute_maps(network: nn.Module, images: ImageSet, batch: int = 64) -> tuple
 
 
 def main(train_classes: int = 100, test_classes: int = 40, steps: int = 150) -> list[dict[str, float]]:
-    """Train a head; return the test metrics of averaged frozen features, and those of the head."""
+    """Train a head; return the test metrics of averaged frozen features and of the head."""
     torch.manual_seed(0)
     network = build_backbone(BackboneConfig(name="tf_efficientnet_lite0")).eval()
     splits = load_emoji(images_per_class=6)

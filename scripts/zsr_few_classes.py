@@ -1,10 +1,10 @@
-"""Measure what zero-shot regularisation does to a training on few classes: the table on its page.
+"""Measure the effect of zero-shot regularization on a training with few classes.
 
-python scripts/zsr_few_classes.py [WEIGHTS]
+`python scripts/zsr_few_classes.py [WEIGHTS]`
 
-Needs Cifar-100 in data/cifar100, and the network that `winnow study collage --full` pretrains on the training classes
-(default: where that study keeps it). Trains the beginning of that study's runs on the CPU, some minutes, and writes
-results/zsr_few_classes.json.
+Needs CIFAR-100 in data/cifar100, and the backbone that `winnow study collage --full` pretrains on the training classes
+(by default in the folder of that study). Trains the first steps of runs of that study on the CPU in some minutes, and
+writes results/zsr_few_classes.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from winnow.evaluation import retrieval_metrics
-from winnow.studies.collage import COLLAGES, GSP, LOSSES, WORDS
+from winnow.studies.collage import BASE, COLLAGES, GSP, LOSSES
+from winnow.studies.settings import gsp
 from winnow.training import Callback, Trainer, load_config
 from winnow.training.build import TrainingSetup, build_setup, load_splits, resolve_config
 from winnow.training.cache import RunCache
@@ -37,11 +38,10 @@ SETTINGS: tuple[list[str], ...] = (
 
 
 def words_of(settings: list[str], weights: str) -> list[str]:
+    shared = BASE | COLLAGES | gsp(mu=0.2) | GSP | LOSSES["C2"]
     return [
-        *WORDS, *COLLAGES, "pooling=gsp", "pooling.mu=0.2", *GSP, *LOSSES["C2"], "backbone.train=full",
-        f"backbone.weights={weights}", f"train.max_steps={LAST}", "train.projection_init=random",
-        "train.device=cpu", "seed=0",
-        *settings,
+        *shared.to_args(), "backbone.train=full", f"backbone.weights={weights}", f"train.max_steps={LAST}",
+        "train.projection_init=random", "train.device=cpu", "seed=0", *settings,
     ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Pages in headless Chromium: what they load, log, and lay out, and the contrast of their text.
 
-Needs Debian's `chromium` (or any Chromium or Chrome in the path) and Playwright's Python package.
+Tests that use it have the marker `browser`; `tests/conftest.py` skips them where Chromium or Playwright is missing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"),
-]
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
 VIEWS = [
@@ -30,7 +26,8 @@ VIEWS = [
 @contextmanager
 def launched() -> Iterator[Any]:
     """Run Chromium."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: no browser tests")
+    from playwright import sync_api
+
     sync_api.expect.set_options(timeout=20_000)
     with sync_api.sync_playwright() as playwright:
         # Tests may run as root in a container, where Chromium's own sandbox cannot be set up.
@@ -38,6 +35,13 @@ def launched() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield browser
         browser.close()
+
+
+def expect(found: Any) -> Any:
+    """Return Playwright's assertions on a locator or page."""
+    from playwright import sync_api
+
+    return sync_api.expect(found)
 
 
 @contextmanager

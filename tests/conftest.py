@@ -1,8 +1,10 @@
-"""Shared by all tests: one thread per worker, and small made-up image folders."""
+"""Shared by all tests: one thread per worker, skips by marker, and small made-up image folders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import importlib.util
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,67 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.browser import CHROMIUM
+
 torch.set_num_threads(1)
 
 MakeFolder = Callable[..., Path]
+
+NEEDS = {
+    "gpu": (torch.cuda.is_available(), "needs a CUDA device"),
+    "browser": (
+        CHROMIUM is not None and importlib.util.find_spec("playwright") is not None,
+        "needs Chromium (apt-get install chromium) and Playwright (pip install playwright)",
+    ),
+}
+"""Per marker: whether its tests can run on this machine, and the reason if not."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--only-gpu-skips", action="store_true", help="fail skipped tests that lack the marker gpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests whose markers name what this machine lacks."""
+    for item in items:
+        for marker, (available, reason) in NEEDS.items():
+            if not available and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt imported modules from garbage collection, which takes a tenth of the time otherwise."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that another reason than the marker `gpu` skips, under `--only-gpu-skips`."""
+    report = yield
+    _fail_skipped(item, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a file that is skipped as a whole, under `--only-gpu-skips`."""
+    report = yield
+    _fail_skipped(collector, report)
+    return report
+
+
+def _fail_skipped(node: pytest.Item | pytest.Collector, report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and node.config.getoption("--only-gpu-skips") and not node.get_closest_marker("gpu"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}. Only tests with the marker gpu may be skipped."
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from markup import escaped
-from measured import RESULTS
+from published import RESULTS
 
 from benchmarks.record import load
 

@@ -16,7 +16,7 @@ _MARKED = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
 )
 
-# What latex2mathml does not know, in words that it knows.
+# Commands that latex2mathml lacks, and their replacements.
 _REWRITES = (
     (re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])"), r"\\operatorname{arg\1}"),
     (re.compile(r"\\arg(?![A-Za-z])"), r"\\operatorname{arg}"),
@@ -31,7 +31,7 @@ def mathml(latex: str, *, block: bool) -> str:
     """Return the MathML of an equation.
 
     Raises:
-        ValueError: for a command that is not understood, since it would show as its own name.
+        ValueError: If a command is unknown, because it would be printed as its name.
     """
     source = " ".join(latex.split())
     for pattern, words in _REWRITES:
@@ -39,13 +39,13 @@ def mathml(latex: str, *, block: bool) -> str:
     result = convert(source, display="block" if block else "inline")
     unknown = re.search(r"<m[a-z]+[^>]*>(\\[A-Za-z]+)</m", result)
     if unknown:
-        raise ValueError(f"{unknown[1]} is not understood")
+        raise ValueError(f"{unknown[1]}: unknown command")
     result = _limits(result) if block else result
     return _space_names(_space_signs(_fence_norms(result)))
 
 
 def apart(latex: str) -> list[str]:
-    r"""Cut a line of equations at its wide spaces (\quad, \qquad), so that each can go to a line of its own."""
+    r"""Split a line of equations at its wide spaces (\quad, \qquad), so each can have a separate line."""
     pieces, depth = [""], 0
     for token in re.findall(r"\\[A-Za-z]+|\\.|[^\\]", latex, re.DOTALL):
         depth += {"{": 1, "}": -1, r"\left": 1, r"\right": -1}.get(token, 0)
@@ -69,7 +69,7 @@ def _space_signs(text: str) -> str:
 
 
 def _limits(text: str) -> str:
-    """Put what a minimum or maximum runs over below it, as is usual in displayed equations."""
+    """Set the index of a minimum or maximum below it, as is usual in displayed equations."""
     for name in ("argmin", "argmax", "min", "max"):
         start = f"<msub><mo>{name}</mo>"
         while (at := text.find(start)) >= 0:
@@ -80,7 +80,7 @@ def _limits(text: str) -> str:
 
 
 def _closing(text: str, start: int, tag: str) -> int:
-    """Return where the end tag begins that belongs to the tag at `start`."""
+    """Return the position of the end tag that closes the tag at `start`."""
     depth = 0
     for found in re.compile(f"<(/?){tag}>").finditer(text, start):
         depth += -1 if found[1] else 1

@@ -1,7 +1,7 @@
-"""Write the reference pages from the code while the site is built, so that they cannot go stale.
+"""Generate reference pages from the code and study pages from results while the site is built.
 
-A page asks for a part by a comment such as `<!-- generated: config -->`. Every loss, source of references and choice
-of pairs, and every study, has a page of its own besides, which is nowhere but here.
+A page includes a generated table by a comment such as `<!-- generated: config -->`. Losses, references, miners, and
+studies have a generated page each.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import benchmark_results
 import commandline
-import kept
 import parts
+import published
 import studies
 
 from winnow.palette import palette_css
@@ -30,7 +30,7 @@ _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """List the page of every part below the page of its kind, and those of studies below their overview."""
+    """List the page of each component below the page of its kind, and of each study below the overview."""
     next(one["Studies"] for one in config.nav if "Studies" in one).extend(studies.nav())
     for entry in next(one["Reference"] for one in config.nav if "Reference" in one):
         for title, page in entry.items() if isinstance(entry, dict) else ():
@@ -42,7 +42,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Write the page of every part and of every study."""
+    """Write the page of each component and of each study."""
     from mkdocs.structure.files import File
 
     for kind, find in parts.PAGED.items():
@@ -50,17 +50,19 @@ def on_files(files: Any, config: Any) -> Any:
         for name in registry:
             text = "\n".join([f"# {name}", "", *parts.part_page(registry, name)])
             files.append(File.generated(config, f"reference/{kind}/{name}.md", content=text))
-    for place, text in studies.pages():
-        files.append(File.generated(config, place, content=text))
+    for path, text in studies.pages():
+        if (note := files.get_file_from_path(path)) is not None:  # the paragraph, which the page includes
+            files.remove(note)
+        files.append(File.generated(config, path, content=text))
     colors = palette_css('[data-md-color-scheme="slate"]')
     files.append(File.generated(config, "assets/palette.css", content=colors))
-    for place, picture in studies.pictures():
-        files.append(File.generated(config, place, abs_src_path=str(picture)))
+    for path, picture in studies.pictures():
+        files.append(File.generated(config, path, abs_src_path=str(picture)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the generated parts in their places."""
+    """Replace each comment by the text that it names."""
     return _MARKER.sub(lambda found: WRITERS[found["name"]](), markdown)
 
 
@@ -79,15 +81,15 @@ WRITERS: dict[str, Callable[[], str]] = {
     "contributing": partial(_top_level, "CONTRIBUTING.md"),
     "exits": commandline.exits,
     "evaluation": partial(benchmark_results.benchmark, "evaluate"),
-    "longcentres": partial(kept.selected, "centre_weights", "steps", "800"),
-    "shortcentres": partial(kept.selected, "centre_weights", "steps", "120"),
+    "longcenters": partial(published.selected, "centre_weights", "steps", "800"),
+    "shortcenters": partial(published.selected, "centre_weights", "steps", "120"),
     "manyclasses": partial(benchmark_results.benchmark, "losses"),
     "index": partial(benchmark_results.benchmark, "index"),
     "pooling": partial(benchmark_results.benchmark, "pooling"),
     "profile": benchmark_results.kernels,
     "datasets": parts.datasets,
-    "protocols": kept.protocols,
-    "reranking": partial(kept.selected, "reranking", "method", "GSP"),
+    "protocols": published.protocols,
+    "reranking": partial(published.selected, "reranking", "method", "GSP"),
     "studies": studies.overview,
     "serving": partial(benchmark_results.benchmark, "serve"),
     "training": partial(benchmark_results.benchmark, "train"),

@@ -1,4 +1,4 @@
-"""What the code says of itself: settings, losses, poolings and other parts, sets."""
+"""Reference pages of the config, the components, and the benchmark datasets, generated from the code."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from winnow.registry import REQUIRED, Registry
 
 
 def config() -> str:
-    """Every key of the config with its default and meaning, a table for each section."""
+    """Return every config key with its default and meaning, as one table for each section."""
     from winnow.training.config import ConfigKey, RunConfig, config_keys
 
     sections: dict[str, list[ConfigKey]] = {}
     for key in config_keys():
         sections.setdefault(key.name.split(".")[0] if "." in key.name else "", []).append(key)
-    sections[""] = sections.pop("")  # what belongs to no section comes last
+    sections[""] = sections.pop("")  # keys outside sections come last
     lines: list[str] = []
     for name, keys in sections.items():
-        lines += [f"## {name or 'no section'}", ""]
+        lines += [f"## {name or 'Other keys'}", ""]
         if name:
             section: Any = RunConfig.model_fields[name].annotation
             lines += [*_about(name, section), ""]
@@ -35,7 +35,7 @@ def config() -> str:
 
 
 def _about(name: str, section: Any) -> Iterator[str]:
-    """What a section is, and what its short form sets."""
+    """Yield the description of a section, and the key that its short form sets."""
     if hasattr(section, "shorthand"):
         yield inspect.getdoc(section) or ""
         short = f"{name}.{section.shorthand}" if section.shorthand else None
@@ -43,7 +43,8 @@ def _about(name: str, section: Any) -> Iterator[str]:
         page = {"loss": "losses", "pooling": "poolings", "miner": "miners", "regularizer": "regularizers"}.get(
             name, name
         )
-        yield f"The settings are those of the {name} that is named; see [its page]({page}.md)."
+        noun = "source of references" if name == "references" else name
+        yield f"Each {noun} has its own settings; see [{page}]({page}.md)."
         short = f"{name}.name"
     if short:
         yield ""
@@ -69,13 +70,13 @@ def _miners() -> Registry[Any]:
 
 
 PAGED: dict[str, Callable[[], Registry[Any]]] = {"losses": _losses, "references": _references, "miners": _miners}
-"""Kinds of parts of which each has a page of its own."""
+"""Kinds of components that have one page for each component."""
 
 
 def listed(kind: str) -> str:
-    """A table of the parts of a kind, with links to their pages."""
+    """Return a table of the components of a kind, with links to their pages."""
     registry = PAGED[kind]()
-    lines = ["| name | what it is |", "|---|---|"]
+    lines = ["| name | description |", "|---|---|"]
     for name in registry:
         first = (inspect.getdoc(registry[name]) or "").splitlines()[0].replace("|", "\\|")
         default = " The default." if name == registry.default else ""
@@ -84,34 +85,34 @@ def listed(kind: str) -> str:
 
 
 def regularizers() -> str:
-    """Every centre regulariser, likewise."""
+    """Return a section for every center regularizer."""
     from winnow.regularizers import REGULARIZERS
 
     return _registry(REGULARIZERS, lambda part: "")
 
 
 def poolings() -> str:
-    """Every pooling, likewise."""
+    """Return a section for every pooling, with its input and output."""
     from winnow.pooling import POOLINGS
 
     def facts(part: Any) -> str:
-        which = {"raw": "backbone's map, and is projected after", "projected": "projected map"}[part.stage]
+        stage = {"raw": "backbone's map, before the projection", "projected": "projected map"}[part.stage]
         if part.needs_guide:
-            which = "backbone's map by weights from the projected one, and is projected after"
-        takes = {
-            "set": "maps of any size and tokens",
-            "grid": "maps of any size, but no tokens",
-            "fixed": "maps and tokens of the one size it was made for",
+            stage = "backbone's map, before the projection, by weights computed from the projected map"
+        layout = {
+            "set": "maps of any size, and tokens",
+            "grid": "maps of any size, not tokens",
+            "fixed": "maps or tokens of one fixed size",
         }[part.layout]
-        weights = "It tells the weight of every place" if part.has_weights else "It has no weights over places"
-        attributes = "and its prototypes' attributes." if part.has_attributes else "and no attributes."
-        return f"It pools the {which}. It takes {takes}. {weights} {attributes}"
+        weights = "a weight for each location" if part.has_weights else "no weights of locations"
+        attributes = ", and attributes" if part.has_attributes else ""
+        return f"Pools the {stage}. Input: {layout}. Details: {weights}{attributes}."
 
     return _registry(POOLINGS, facts)
 
 
 def _registry(registry: Registry[Any], facts: Callable[[Any], str]) -> str:
-    """A section for every part."""
+    """Return a section for every component."""
     lines: list[str] = []
     for name in registry:
         default = " (the default)" if name == registry.default else ""
@@ -120,7 +121,7 @@ def _registry(registry: Registry[Any], facts: Callable[[Any], str]) -> str:
 
 
 def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[str]:
-    """What a part is, its equation, its reference, its settings and presets."""
+    """Yield description, equation, reference, settings, and presets of a component."""
     part = registry[name]
     body = (inspect.getdoc(part) or "").split("\nArgs:\n")[0].rstrip()
     body = re.sub(r"(?m)^(Reference|Use when|When to use it|Differences): ", r"\n**\1:** ", body)
@@ -128,7 +129,7 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
     yield from (f"[`{part.__name__}`][{module}.{part.__name__}]", "", body, "", facts, "")
     settings = registry.parameters(name)
     if not settings:
-        yield from ("It has no settings.", "")
+        yield from ("No settings.", "")
         return
     yield from ("| setting | type | default | meaning |", "|---|---|---|---|")
     for one in settings:
@@ -140,7 +141,7 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
     yield ""
     if presets := registry.presets(name):
         yield from (
-            "Presets, the documents' settings for a data set or a comparison:",
+            "Presets, the settings of a paper for a dataset or a comparison:",
             "",
             "| preset | settings |",
             "|---|---|",
@@ -152,10 +153,10 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
 
 
 def datasets() -> str:
-    """Every benchmark set: its images and classes, ranks and terms."""
+    """Return a table of the benchmark datasets: images, classes, ranks of R@k, and terms of use."""
     from winnow.data.datasets import DATASETS
 
-    lines = ["| name | set | images | R@k at | terms |", "|---|---|---|---|---|"]
+    lines = ["| name | dataset | images | R@k at | terms |", "|---|---|---|---|---|"]
     for name, one in DATASETS.items():
         images = ", ".join(f"{part} {count:,}" for part, count in one.counts.items())
         cells = [f"[{one.title}]({one.home.split()[0]}): {one.about}", images, ", ".join(map(str, one.ks)), one.terms]

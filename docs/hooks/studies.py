@@ -1,120 +1,101 @@
-"""The pages of studies: an overview, and one for each, made of what is kept in `results/`."""
+"""Pages of studies: an overview, and a page for each study, from the study and its files in `results/`."""
 
 from __future__ import annotations
 
-import inspect
-import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from markup import escaped
-from measured import RESULTS, Measured, measured, section
+from published import KINDS, RESULTS, Published, published
 
-GROUPS = {
-    "GSP": ("toy-map", "tokens", "iterations", "mu", "m-eps", "prototypes", "losses", "poolings", "collage",
-            "cub-poolings", "summary"),
-    "ZSR": ("zero-shot", "components", "screening"),
-    "CCP": ("ccp-mnist", "ccp-geometry", "ccp-alternate", "ccp-pool", "ccp-batch", "ccp-cost", "ccp-samples",
-            "ccp-search", "cub-losses"),
-    "Average pooling": ("average-pooling",),
-    "Centres": ("centres",),
-}  # fmt: skip
-"""Themes of the documents and their studies, in the documents' order; `BEYOND` are all others."""
-BEYOND = "Beyond the documents"
-ABOUT = {
-    "GSP": "Generalized Sum Pooling, chapter 5 ([concept](../concepts/gsp.md)).",
-    "ZSR": "Zero-shot regularisation, chapter 5 ([concept](../concepts/zsr.md)).",
-    "CCP": "Proxies from the data, chapter 3 ([concept](../concepts/ccp.md)).",
-    "Average pooling": "What averaging does to local features, chapter 4 ([concept](../concepts/poolings.md)).",
-    "Centres": "Regularisation of class centres, document 004 ([concept](../concepts/regularizers.md)).",
-    BEYOND: "Questions that the documents leave open, and what the others rest on.",
-}
+from winnow.report.claims import claims_table
+from winnow.report.tables import to_markdown
+from winnow.studies import GROUPS, STUDIES, Study
+from winnow.studies.render import claims_of, visible_rows
+
+NOTES = Path(__file__).resolve().parents[1] / "studies"
+"""Folder of the one hand-written paragraph that a study may have: NAME.md."""
 
 
-def grouped() -> dict[str, list[str]]:
-    """Every study under its theme."""
-    from winnow.studies import STUDIES
-
-    groups = {title: list(names) for title, names in GROUPS.items()}
-    placed = {name for names in groups.values() for name in names}
-    return {**groups, BEYOND: [name for name in STUDIES if name not in placed]}
+def grouped() -> dict[str, list[Study]]:
+    """Return the studies by group, in the order of `winnow study --list`."""
+    return {group: [one for one in STUDIES.values() if one.group == group] for group in GROUPS}
 
 
 def nav() -> list[dict[str, Any]]:
-    """The pages of studies as the navigation lists them: by theme, under short titles; one alone under its theme's."""
-    entries: list[dict[str, Any]] = []
-    for title, names in grouped().items():
-        pages = [{heading(name).partition(" (")[0]: f"studies/{name}.md"} for name in names]
-        entries.append({title: pages if len(names) > 1 else f"studies/{names[0]}.md"})
-    return entries
-
-
-def heading(name: str) -> str:
-    """The title of what a study found; its name where nothing is kept."""
-    return next((one.title for one in measured(name)), name)
+    """Return the navigation of the study pages."""
+    return [{group: [{one.title: f"studies/{one.name}.md"} for one in studies]} for group, studies in grouped().items()]
 
 
 def overview() -> str:
-    """A table of the studies of every theme."""
+    """Return a table of the studies of each group with their verdicts."""
     lines: list[str] = []
-    for title, names in grouped().items():
-        lines += [f"## {title}", "", ABOUT[title], ""]
-        lines += ["| study | what it shows | documents | measured | cost |", "|---|---|---|---|---|"]
-        for name in names:
-            about, cost = described(name)
-            shows, place = placed(about[0])
-            kept = "<br>".join(f"[{_kept(one)}]({name}.md#{one.kind})" for one in measured(name)) or "–"
-            cells = [escaped(shows), escaped(place) or "–", kept, escaped(cost)]
-            lines.append(f"| [`{name}`]({name}.md) | " + " | ".join(cells) + " |")
+    for group, studies in grouped().items():
+        lines += [
+            f"## {group}",
+            "",
+            "| study | source | verdicts | results | cost, quick size |",
+            "|---|---|---|---|---|",
+        ]
+        for one in studies:
+            found = published(one.name)
+            files = "<br>".join(f"[{KINDS[result.kind]}]({one.name}.md#{result.kind})" for result in found) or "–"
+            cells = [escaped(one.source) or "–", _verdicts(found), files, escaped(one.scales["quick"].cost)]
+            lines.append(f"| [{escaped(one.title)}]({one.name}.md) | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _kept(one: Measured) -> str:
-    kind = {"frozen": "frozen network"}.get(one.kind, one.kind)
-    return kind if one.is_whole else f"{kind} (in part)"
+def _verdicts(found: list[Published]) -> str:
+    counts = Counter(claim.verdict for one in found for claim in one.report.claims)
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "–"
 
 
-def described(name: str) -> tuple[list[str], str]:
-    """The paragraphs of a study's docstring, the first line being one, and what it costs."""
-    from winnow.studies import STUDIES
-    from winnow.studies.base import cost
-
-    paragraphs = (inspect.getdoc(STUDIES[name]) or "").split("\n\n")
-    return [one for one in paragraphs if not one.startswith("Cost: ")], cost(STUDIES[name])
-
-
-def placed(first: str) -> tuple[str, str]:
-    """Part a study's first line into what it shows and where that is in the documents, its last bracket."""
-    found = re.fullmatch(r"(?P<shows>.*?)\s\((?P<place>new|[^();]*(?:\d|new)[^();]*)(?:;[^()]*)?\)\.", first)
-    if found is None:
-        return first, ""
-    return found["shows"] + ("" if found["shows"].endswith("?") else "."), found["place"]
-
-
-def page(name: str) -> str:
-    """The page of a study."""
-    about, cost = described(name)
-    found = measured(name)
-    lines = [f"# {heading(name)}", "", "\n\n".join(about), ""]
-    lines += ["```console", f"$ winnow study {name} --small", f"$ winnow study {name} --full", "```", ""]
-    whole = cost.endswith("the same in full.") or any(one.kind == "full" for one in found)
-    missing = "" if whole else " Its full setting is still to be measured."
-    lines += [f"Cost: {cost}{missing}" if cost else missing.strip(), ""]
-    for one in found:
+def page(study: Study) -> str:
+    """Return the page of a study: source and cost, its paragraph, then every result with its claims first."""
+    quick, full = study.scales["quick"].cost, study.scales["full"].cost
+    lines = [f"# {study.title}", ""]
+    lines += [f"Source: {escaped(study.source)}. " if study.source else "No source has this comparison. "]
+    lines += [f"Quick size: {quick}. Published size: {full}." if full and quick else "", ""]
+    if (NOTES / f"{study.name}.md").is_file():
+        lines += [(NOTES / f"{study.name}.md").read_text(encoding="utf-8").strip(), ""]
+    for one in published(study.name):
         lines += section(one)
-    return "\n".join(lines)
+    lines += ["## Reproduce", "", "```console", f"$ winnow study {study.name}", f"$ winnow study {study.name} --full"]
+    return "\n".join([*lines, "```", ""])
+
+
+def section(one: Published) -> Iterator[str]:
+    """Yield one result: setting, claims, figure, folded table, missing runs, and origin."""
+    report = one.report
+    yield from (f"## {KINDS[one.kind]} {{ #{one.kind} }}", "")
+    recorded = (report.model_extra or {}).get("text")  # of a study that cannot be rendered without its models
+    claims = claims_table(claims_of(report)).rstrip() if report.claims else ""
+    for paragraph in (report.setting, claims, recorded):
+        if paragraph:
+            yield from (str(paragraph), "")
+    for picture in one.pictures():
+        path = picture.relative_to(RESULTS).as_posix()
+        yield from (f"[![{escaped(report.title)}]({path})]({path}){{ .figure }}", "")
+    if report.rows:
+        count = len(report.rows)
+        yield f'??? abstract "Table, {count} row{"s" if count > 1 else ""}"'
+        yield from ("", *(f"    {line}" for line in to_markdown(visible_rows(report)).splitlines()), "")
+    for paragraph in (report.todo, report.note, f"{one.origin()}\n{{ .origin }}"):
+        if paragraph:
+            yield from (paragraph, "")
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Every page of a study: its place and its text."""
-    for names in grouped().values():
-        yield from ((f"studies/{name}.md", page(name)) for name in names)
+    """Yield the path and the text of every study page."""
+    for study in STUDIES.values():
+        yield f"studies/{study.name}.md", page(study)
 
 
 def pictures() -> Iterator[tuple[str, Path]]:
-    """Every picture that these pages show: its place and its file."""
-    for names in grouped().values():
-        for path in (path for name in names for one in measured(name) for path in one.pictures()):
+    """Yield the path and the file of every picture on these pages."""
+    for study in STUDIES.values():
+        for path in (path for one in published(study.name) for path in one.pictures()):
             yield f"studies/{path.relative_to(RESULTS).as_posix()}", path

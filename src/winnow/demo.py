@@ -277,7 +277,7 @@ def crop_location(image: Image.Image, location: int, rows: int, columns: int, re
         location: Index in the flattened grid.
         rows: Rows of the grid.
         columns: Columns of the grid.
-        reach: Half the side of the part in cells, about what the local feature depends on.
+        reach: Half the side of the crop in cells, about the receptive field of a local feature.
     """
     height, width = image.height / rows, image.width / columns
     y, x = (location // columns + 0.5) * height, (location % columns + 0.5) * width

@@ -73,7 +73,7 @@ class MissingExtraError(WinnowError, ImportError):
 
 
 def add_component_hint(error: Exception) -> str:
-    """Return what to do about a saved model whose component is unknown in this process; "" for other errors."""
+    """Return the remedy for a saved model with an unknown component; "" for other errors."""
     if not isinstance(error, UnknownComponentError):
         return ""
     return " If the component is your own, import the script that adds it before loading."

@@ -60,7 +60,7 @@ def export_model(model: Embedder, path: str | Path, format: str = "onnx") -> Exp
 
     Raises:
         ConfigError: If the format is unknown.
-        ModelError: If the network cannot be exported, or the outputs of the file differ from those of the model.
+        ModelError: If the network cannot be exported, or the outputs of the file differ from the model's.
         MissingExtraError: If a package for ONNX is not installed.
     """
     if format not in FORMATS:

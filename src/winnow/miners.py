@@ -109,7 +109,7 @@ class SemiHardMiner(Miner):
     every positive, which may be wrong labels, and those that are far enough already. It suits distances of images;
     with one proxy per class the band is mostly empty.
 
-    Differences: FaceNet selects triplets, and this miner pairs. The pairs are those of the triplets of PML
+    Differences: FaceNet selects triplets, and this miner pairs: the pairs in the triplets of PML
     `TripletMarginMiner(margin, type_of_triplets="semihard")`.
 
     Args:

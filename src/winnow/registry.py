@@ -139,7 +139,7 @@ class Registry(Generic[T]):
         return model(**checked.model_dump())  # all fields count as set, so a written config names every one
 
     def presets(self, name: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return the named settings of a component, such as those of a paper for a dataset."""
+        """Return the named settings of a component, such as the values of a paper for a dataset."""
         presets: Mapping[str, Mapping[str, Any]] = getattr(self[name], "presets", {})
         return presets
 

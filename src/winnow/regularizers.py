@@ -74,7 +74,7 @@ class CenterRegularizer(nn.Module):
 
         Args:
             centers: (C, d) class centers. They are normalized here, in at least float32.
-            labels: (C,) integer class of each center, any values. By default each center is a class of its own.
+            labels: (C,) integer class of each center, any values. By default each center is a separate class.
             counted: (C,) bool, false for centers to ignore. By default all are compared.
         """
         if labels is None:
@@ -117,7 +117,7 @@ class LogMeanExpRegularizer(CenterRegularizer):
       M_\gamma(x) = \frac1\gamma \log \operatorname{mean}_j e^{\gamma x_j}$$
 
     The sign is $+\gamma$ toward the nearest and $-\gamma$ toward the farthest. For distances $s_{ij} = -d_{ij}$.
-    Without $\delta$ there is no $[\cdot]_+$.
+    Without $\delta$ the $[\cdot]_+$ is omitted.
 
     Reference: [Skewed], Eq. 8. The equation has $+\gamma$, the text describes the farthest.
 
@@ -169,12 +169,12 @@ class PowerMeanRegularizer(CenterRegularizer):
       M_t(x) = \big( \operatorname{mean}_{ij} x_{ij}^t \big)^{1/t}$$
 
     The sign is $+t$ toward the nearest and $-t$ toward the farthest. For distances the mean is
-    $-M_{\mp t}\{d_{ij}\}$. Without $\delta$ there is no $[\cdot]_+$. Powers need positive values, hence $(1 + s) / 2$
-    of the cosine $s$, with a lower bound of $10^{-4}$.
+    $-M_{\mp t}\{d_{ij}\}$. Without $\delta$ the $[\cdot]_+$ is omitted. Powers need positive values, hence
+    $(1 + s) / 2$ of the cosine $s$, with a lower bound of $10^{-4}$.
 
     Reference: [Skewed], Eqs. 8 to 10.
 
-    Use when: the extreme pairs of all centers should move, not those of each center. Use distances toward the
+    Use when: the extreme pairs of all centers should move, not of each center. Use distances toward the
     farthest: a single opposite pair has $(1 + s) / 2 = 0$, which dominates a mean with a negative exponent.
 
     Differences: [Skewed] takes powers of $s$, which are undefined for negative $s$. Not in PML.
@@ -182,7 +182,7 @@ class PowerMeanRegularizer(CenterRegularizer):
     Args:
         toward: Pairs that weigh most: the "nearest" or the "farthest" ones.
         t: Exponent, at least 0; 0 is the geometric mean.
-        delta: Value below which there is no loss; for distances a negative distance. None means no bound.
+        delta: Value below which the penalty is zero; for distances a negative distance. None: no bound.
         measure: Comparison of centers: "cosine" or "distance".
         centers: Centers: "proxies", the class "means" of the batch, or "auto", which takes proxies if there are any.
         num_samples: Number of centers drawn per step and compared with all. None compares all.
@@ -225,7 +225,7 @@ class TopKMeanRegularizer(CenterRegularizer):
     $$R = \frac1C \sum_i \big[ M_{[\pm K]}\{ s_{ij} : j \ne i \} - \delta \big]_+$$
 
     $M_{[K]}$ is the mean of the K largest values (the nearest centers), $M_{[-K]}$ of the K smallest (the farthest).
-    For distances $s_{ij} = -d_{ij}$. Without $\delta$ there is no $[\cdot]_+$. R1 is the smooth form.
+    For distances $s_{ij} = -d_{ij}$. Without $\delta$ the $[\cdot]_+$ is omitted. R1 is the smooth form.
 
     Reference: [Skewed], Definition 1.
 

@@ -16,7 +16,7 @@ def derive_seed(*numbers: int) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed every generator that a step may use; a transform may use those of numpy or Python."""
+    """Seed every generator that a step may use; a transform may use the generators of NumPy or Python."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (transforms use the global generator)

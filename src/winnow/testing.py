@@ -49,8 +49,8 @@ def check_loss(
     permutations, label values, references, excluded pairs, the state dict, `repr`, and documented settings.
 
     Args:
-        loss: Loss class, factory, or instance. A class is called with those of `num_classes` and `embedding_size` that
-            its constructor requires.
+        loss: Loss class, factory, or instance. A class is called with `num_classes` and `embedding_size` if its
+            constructor requires them.
         num_classes: Number of classes of the batches, at least 2.
         embedding_size: Size of the embeddings, at least 2.
         any_labels: Whether labels can be any integers. Pass False for a loss with parameters of each class.
@@ -74,8 +74,8 @@ def check_pooling(
     wrong input, the state dict, `repr`, and documented settings. Prototypes are set first, where there are any.
 
     Args:
-        pooling: Pooling class, factory, or instance for maps of 4 x 4 features. A class is called with those of
-            `in_features` and `positions` that its constructor requires.
+        pooling: Pooling class, factory, or instance for maps of 4 x 4 features. A class is called with
+            `in_features` and `positions` if its constructor requires them.
         in_features: Channels of the features.
         weights_sum_to_one: Whether the weights of an image must sum to 1.
 
@@ -96,8 +96,8 @@ def check_references(
     class centers, `repr`, and documented settings.
 
     Args:
-        references: Class, factory, or instance. A class is called with those of `num_classes`, `embedding_size`, and
-            `batch_size` that its constructor requires.
+        references: Class, factory, or instance. A class is called with `num_classes`, `embedding_size`, and
+            `batch_size` if its constructor requires them.
         num_classes: Number of classes of the batches, at least 2.
         embedding_size: Size of the embeddings, at least 2.
 
@@ -245,7 +245,7 @@ class _LossChecks(_ModuleChecks):
             return value
 
         correct = torch.autograd.gradcheck(compute, (self.batch(), references.requires_grad_()), raise_exception=False)
-        self.require(correct, "the gradient is not that of the value", "Do not detach or round inside compute_loss")
+        self.require(correct, "the gradient does not match the value", "Do not detach or round inside compute_loss")
 
     def check_degenerate_batches(self) -> None:
         """Batches without positive or negative pairs have a finite value and gradient."""
@@ -578,7 +578,7 @@ class _ImageSetChecks(_Checks):
         names = self.subject.class_names
         valid = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
         self.require(valid, "class_names is no tuple of strings", "Set self.class_names = tuple(map(str, names))")
-        self.require(len(set(names)) == len(names), "class names repeat", "Give each class a name of its own")
+        self.require(len(set(names)) == len(names), "class names repeat", "Give each class a unique name")
 
     def check_length(self) -> None:
         """`len` is the number of labels."""
@@ -602,14 +602,14 @@ class _ImageSetChecks(_Checks):
             )
 
     def check_names(self) -> None:
-        """Each image has a name of its own."""
+        """Each image has a unique name."""
         names = [self.subject.name(index) for index in self.indices]
         valid = all(isinstance(name, str) and name for name in names)
         self.require(valid, "name() returns no text", "Return a path or a generated name")
         self.require(len(set(names)) == len(names), "image names repeat", "Include the index in generated names")
 
     def check_cache_keys(self) -> None:
-        """Each image has a stable cache key of its own."""
+        """Each image has a stable and unique cache key."""
         keys = [self.subject.cache_key(index) for index in self.indices]
         self.require(all(isinstance(key, str) for key in keys), "cache_key() returns no text", "Return a string")
         self.require(

@@ -155,7 +155,7 @@ class Search:
         """Run trials until the study has a number of them; interrupted trials resume from their checkpoints.
 
         Args:
-            trials: Number of trials, including those of earlier calls.
+            trials: Number of trials, earlier calls included.
             callback: Returns the callback of a trial's run.
             on_end: Called after each trial with its number, values, and best validation score (None if it failed).
             cache: Data that all trials share; by default each trial loads its own.
@@ -168,7 +168,7 @@ class Search:
         """
         optuna = _import_optuna()
         make_folder(self.folder)
-        # A lock file of its own: closing the database, even without a lock on it, releases the locks of SQLite.
+        # A separate lock file: closing the database, even without a lock on it, releases the locks of SQLite.
         with lock(self.folder / "search.lock", f"searching in {self.folder}"), storage_errors(self.database):
             study = self.open()
             # No other process has the lock, so running trials were interrupted.
@@ -331,7 +331,7 @@ def storage_errors(database: Path) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, DatabaseError) as error:
-        # Optuna wraps errors of its transactions, but not those of opening the file.
+        # Optuna wraps errors of its transactions, but not errors of opening the file.
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         if isinstance(cause, DatabaseError) and not isinstance(cause, OperationalError):
             raise ModelError(

@@ -42,6 +42,7 @@ def test_tasks_are_of_their_sizes_unit_length_and_neither_trivial_nor_hopeless()
     assert (len(apart.queries), len(apart.gallery)) == (50, 600)
 
 
+@pytest.mark.slow
 def test_the_command_writes_every_case_and_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_benchmark: RunBenchmark
 ) -> None:

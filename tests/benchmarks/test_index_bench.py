@@ -9,6 +9,7 @@ from tests.conftest import MakeFolder
 from winnow import Embedder, Index
 
 
+@pytest.mark.slow
 def test_rows_and_recall(make_folder: MakeFolder, tmp_path):
     pytest.importorskip("faiss")
     torch.manual_seed(0)

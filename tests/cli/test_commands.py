@@ -414,6 +414,7 @@ def test_training_requires_data(winnow: Winnow, tmp_path: Path) -> None:
         check_data(load_config(file, overrides))
 
 
+@pytest.mark.slow
 def test_several_runs_are_trained_concurrently_and_compared(
     winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
 ) -> None:

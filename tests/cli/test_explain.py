@@ -45,6 +45,7 @@ def width(file: str) -> int:
         return image.width
 
 
+@pytest.mark.slow
 def test_every_pooling_with_weights_is_explained_in_one_picture(folder: Path) -> None:
     names = [name for name in POOLINGS if POOLINGS[name].has_weights]
     shown = explain(*(model(name, name) for name in names), "cat.png", "dog.png")

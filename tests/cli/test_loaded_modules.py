@@ -36,6 +36,7 @@ def test_help_loads_no_torch() -> None:
     assert not {"torch", "numpy"} & modules
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:backbone .* starts from random weights")
 def test_search_loads_no_training_code(tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from winnow.data import CropTransform, ImageCache, RaggedImages, crop_batch, crops, random_flips, train_boxes
 from winnow.errors import ConfigError, DataError
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def packed(images: list[np.ndarray], device: str = "cpu", lead: int = 6) -> RaggedImages:
@@ -148,7 +148,7 @@ def test_draws_depend_only_on_the_generator() -> None:
     assert 0.45 < flips.float().mean() < 0.55
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("cache", ["device", "ram", "none"])
 def test_training_crops_are_the_same_on_a_gpu(arrays, noise, cache: str) -> None:
     images = arrays([noise(40, 60, seed) for seed in range(4)])

@@ -169,6 +169,7 @@ def test_the_listed_file_is_used_and_duplicates_are_rejected(tmp_path: Path) -> 
         small.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_cars_in_class_folders_are_held_to_their_sizes(tmp_path: Path) -> None:
     cars = Cars196()
     names, sizes = official_classes()

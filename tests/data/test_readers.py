@@ -180,6 +180,22 @@ def test_table_names_missing_files(tmp_path: Path) -> None:
     rows = "".join(f"gone{i}.png,x\n" for i in range(5))
     message = error_text(read_table, table(tmp_path, "path,label\n" + rows))
     assert "gone0.png, gone1.png, gone2.png, ... (5 in all)" in message
+    assert "data.unreadable_images=skip" in message
+
+
+def test_missing_files_of_a_table_are_skipped_on_request(tmp_path: Path, write) -> None:
+    write("a.png")
+    write("c.png")
+    rows = "path,label,split\na.png,x,train\ngone.png,y,val\nc.png,z,test\n"
+    images = read_table(table(tmp_path, rows), on_missing="skip")
+    assert (images.paths, images.class_names, images.original_split) == (
+        ("a.png", "c.png"),
+        ("x", "z"),
+        ("train", "test"),
+    )
+    assert "gone.png" in images.notes[0]
+    with pytest.raises(DataError, match=r"gone\.png"):  # a table of nothing but missing files has a wrong folder
+        read_table(table(tmp_path, "path,label\ngone.png,y\n"), on_missing="skip")
 
 
 def test_table_of_another_encoding(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_invalid_settings_are_rejected(arrays, noise) -> None:
             ImageCache(images, **settings)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("cache", ["auto", "ram", "device", "none"])
 def test_gather_on_a_gpu(arrays, noise, cache: str) -> None:
     images = arrays([noise(*size, seed) for seed, size in enumerate(SIZES)])

@@ -22,10 +22,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert whole.test is not None
     parts = [part.select_classes(range(40)) for part in (whole.train, whole.val, whole.test)]
     folder = tmp_path_factory.mktemp("demo")
-    run_demo(folder, seeds=2, steps=100, callback=Callback(), splits=Splits(*parts))
+    run_demo(folder, seeds=2, steps=32, callback=Callback(), splits=Splits(*parts))
     return folder
 
 
+@pytest.mark.slow
 def test_every_method_and_seed_is_recorded_with_its_provenance(made: Path) -> None:
     results = json.loads((made / "results.json").read_text())
     assert {"command", "commit", "machine", "versions", "config", "table", "untrained"} <= results.keys()
@@ -35,6 +36,7 @@ def test_every_method_and_seed_is_recorded_with_its_provenance(made: Path) -> No
         assert 0 <= run["MAP@R"] <= run["P@R"] <= 1
 
 
+@pytest.mark.slow
 def test_the_report_names_every_method_and_stands_alone(made: Path) -> None:
     page = (made / "report.html").read_text()
     for name in NAMES:
@@ -44,6 +46,7 @@ def test_the_report_names_every_method_and_stands_alone(made: Path) -> None:
     assert page.count("<img") > 40
 
 
+@pytest.mark.slow
 def test_the_model_left_behind_works(made: Path) -> None:
     embedder = Embedder.from_pretrained(made / "model")
     assert embedder.prototypes_ready

@@ -25,6 +25,9 @@ import yaml
 from fastapi.testclient import TestClient
 
 import benchmarks.__main__
+import benchmarks.losses
+import benchmarks.pooling
+import benchmarks.serve
 import winnow.data.emoji
 import winnow.demo
 import winnow.serve.app
@@ -33,6 +36,7 @@ import winnow.training.run
 from tests.docs.blocks import ROOT, Block, words_of
 from winnow.cli import run
 from winnow.data import Splits
+from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
 from winnow.serve import create_app
 from winnow.training import make_config
@@ -105,6 +109,9 @@ class Reader:
         try:
             with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
                 in_small(patch)
+                patch.setattr(
+                    DATASETS, "_datasets", dict(DATASETS._datasets)
+                )  # a program starts without those of others
                 code = PROGRAMS[words[0]](words[1:])
         finally:
             os.environ.clear()
@@ -211,7 +218,10 @@ def small_emoji(**settings: Any) -> Splits:
 
 
 def in_small(patch: pytest.MonkeyPatch) -> None:
-    """Have commands see little, and a service end by itself."""
+    """Have commands see little, benchmarks measure no memory, and a service end by itself."""
+    for module in (benchmarks.losses, benchmarks.pooling):
+        patch.setattr(module, "peak_memory", lambda work, device: None)  # it collects garbage before each call
+    patch.setattr(benchmarks.serve, "_WARM_UP_ROUNDS", 2)
     for module in (winnow.demo, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
     patch.setattr(winnow.serve.app, "serve", look_at_the_service)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.docs.blocks import PAGES, blocks, name
 from tests.docs.reader import Belongings, Reader
+from winnow.data.datasets import DATASETS
+from winnow.studies import STUDIES
 from winnow.training.config import REGISTRIES
 
 RUN = ("python", "console", "yaml", "diff")
@@ -17,17 +20,20 @@ NEVER_RUN = ("text", "bibtex")  # a picture of a folder or a file, a citation
 MOST_NOT_RUN = 13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))], ids=name)
 def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
-    for registry in REGISTRIES.values():  # a page may add parts of its own
+    for registry in REGISTRIES.values():  # a page may add components and datasets
         monkeypatch.setattr(registry, "_parts", dict(registry._parts))
+    monkeypatch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
     reader = Reader(belongings)
-    for block in blocks(page):
-        if block.language in RUN and block.reason is None:
-            reader.follow(block)
+    with mock.patch.dict(STUDIES):  # restores it: a page may add studies
+        for block in blocks(page):
+            if block.language in RUN and block.reason is None:
+                reader.follow(block)
     own = [key for key, module in sys.modules.items() if is_below(getattr(module, "__file__", None), tmp_path)]
     for key in own:
         del sys.modules[key]

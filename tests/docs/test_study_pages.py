@@ -1,4 +1,4 @@
-"""The pages of studies say what came out first, then show it, and leave nothing kept aside."""
+"""Pages of studies show verdicts first, then the figure, the table, and where the numbers come from."""
 
 from __future__ import annotations
 
@@ -14,107 +14,80 @@ from tests.docs.blocks import ROOT
 from winnow.studies import STUDIES
 
 MACHINE = {"gpu": None, "processor": "a processor", "cores": 2}
-TEXT = "Of two claims one agrees.\n- That it helps: +1, agrees.\n- That it is fast: cannot be told.\n\nHow.\n\nMissing."
+CLAIM = {"text": "It helps", "source": "[Thesis]", "ours": "+1", "n": 1, "verdict": "Incomplete"}
 
 
 @pytest.fixture(scope="module")
 def hooks() -> Iterator[tuple[ModuleType, ModuleType]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "docs/hooks"))
-        yield importlib.import_module("studies"), importlib.import_module("measured")
+        yield importlib.import_module("studies"), importlib.import_module("published")
 
 
-def keep(path: Path, *, small: bool, text: str = TEXT, missing: dict[str, str] | None = None) -> None:
-    """Keep a measurement as studies write it."""
+def save(path: Path, *, small: bool, **values: object) -> None:
+    """Write a result file and its figure."""
     path.parent.mkdir(exist_ok=True)
-    told = f"{path.parent.name}: {text}"
-    runs = [{"machine": {**MACHINE, "gpu": "a GPU"}}]
-    content = {"rows": [{"a": 1}, {"a": 2}], "settings": {"small": small}, "command": "winnow study mu", "runs": runs,
-               "commit": "0123456789abcdef-dirty", "machine": MACHINE, "missing": missing or {}}  # fmt: skip
+    content = {
+        "name": path.stem, "title": "The title", "setting": f"Setting of {path.parent.name}.", "claims": [CLAIM],
+        "rows": [{"a": 1}, {"a": 2}], "settings": {"small": small}, "command": "winnow study mu", "versions": {},
+        "runs": [{"machine": {**MACHINE, "gpu": "a GPU"}}], "commit": "0123456789abcdef-dirty", "machine": MACHINE,
+        **values,
+    }  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(content))
-    path.with_suffix(".md").write_text(f"# The title\n\n{told}\n\n| a |\n|---|\n| 1 |\n| 2 |\n")
     path.with_suffix(".svg").write_text("<svg/>")
 
 
-def test_every_study_has_one_theme(hooks):
+def test_every_study_is_in_one_group_of_the_navigation(hooks):
     studies, _ = hooks
-    names = [name for group in studies.grouped().values() for name in group]
+    names = [study.name for group in studies.grouped().values() for study in group]
     assert sorted(names) == sorted(STUDIES)
-    assert set(studies.ABOUT) == set(studies.grouped())
-    listed: list[str] = []
-    for entry in studies.nav():
-        for pages in entry.values():
-            listed += [pages] if isinstance(pages, str) else [path for one in pages for path in one.values()]
-    assert listed == [f"studies/{name}.md" for name in names] == [place for place, _ in studies.pages()]
+    listed = [path for entry in studies.nav() for pages in entry.values() for one in pages for path in one.values()]
+    assert listed == [f"studies/{name}.md" for name in names]
+    assert sorted(listed) == sorted(path for path, _ in studies.pages())
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict", "rest"),
-    [
-        ("All in one.", "All in one.", ""),
-        ("First.\n\nHow.\n\nMissing.", "First.", "How.\n\nMissing."),
-        ("- one\n- two\n\nHow.", "- one\n\n- two", "How."),
-        ("Lead:\n- one\n- two\n\nHow.", "Lead:\n\n- one\n\n- two", "How."),
-        ("Lead:\n\n- one\n- two, 3 - 2\n\nHow:\n- this", "Lead:\n\n- one\n\n- two, 3 - 2", "How:\n\n- this"),
-    ],
-)
-def test_the_verdict_is_the_first_paragraph_with_its_list(hooks, text, verdict, rest):
-    assert hooks[1].parted(text) == (verdict, rest)
-
-
-@pytest.mark.parametrize(
-    ("line", "shows", "place"),
-    [
-        ("The share mu (Fig. 5.8).", "The share mu.", "Fig. 5.8"),
-        ("How few? (new, section 6.3).", "How few?", "new, section 6.3"),
-        ("Tokens (new).", "Tokens.", "new"),
-        ("Poolings (Fig. 5.12b; needs a GPU).", "Poolings.", "Fig. 5.12b"),
-        ("In the plane (t-SNE), and more (Fig. 3.3).", "In the plane (t-SNE), and more.", "Fig. 3.3"),
-        ("Losses (needs the images, and a GPU).", "Losses (needs the images, and a GPU).", ""),
-        ("Every loss: same seeds.", "Every loss: same seeds.", ""),
-    ],
-)
-def test_a_first_line_says_where_it_is_in_the_documents(hooks, line, shows, place):
-    assert hooks[0].placed(line) == (shows, place)
-
-
-def test_a_page_has_the_fullest_first_and_the_verdict_before_the_figure(hooks, tmp_path, monkeypatch):
-    studies, measured = hooks
-    monkeypatch.setattr(measured, "RESULTS", tmp_path)
-    keep(tmp_path / "small" / "mu", small=True)
-    assert "still to be measured" in studies.page("mu")
-    keep(tmp_path / "mu", small=False, missing={"GAP": "seed 2"})
-    keep(tmp_path / "frozen" / "mu", small=False, text="All in one paragraph.")
-    (tmp_path / "small" / "mu_images.png").write_bytes(b"")
-    (tmp_path / "small" / "mu_other.png").write_bytes(b"")
-    keep(tmp_path / "small" / "mu_other", small=True)  # another study, whose name begins alike
-    page = studies.page("mu")
-    order = ["# The title", "winnow study mu --full", "Cost: ", "{ #full }", "\n\n- That it helps", "](mu.svg)",
-             "How.\n\nMissing.", '??? abstract "The table, 2 rows"', "    | 2 |", "{ .origin }",
-             "{ #frozen }", "All in one", "](frozen/mu.svg)",
-             "{ #small }", "](small/mu.svg)", "](small/mu_images.png)", "How."]  # fmt: skip
-    places = []
+def test_a_page_shows_the_largest_size_first_and_claims_before_the_figure(hooks, tmp_path, monkeypatch):
+    studies, published = hooks
+    results = tmp_path / "results"
+    results.mkdir()
+    for module in (studies, published):
+        monkeypatch.setattr(module, "RESULTS", results)
+    monkeypatch.setattr(studies, "NOTES", tmp_path)
+    (tmp_path / "mu.md").write_text("The paragraph.")
+    save(results / "small" / "mu", small=True)
+    save(results / "mu", small=False, missing={"GAP": [2]}, todo="2 of 3 runs finished.")
+    save(results / "frozen" / "mu", small=False, text="A recorded text.")
+    (results / "small" / "mu_images.png").write_bytes(b"")
+    (results / "small" / "mu_other.png").write_bytes(b"")
+    save(results / "small" / "mu_other", small=True)  # another study with a longer name
+    page = studies.page(STUDIES["mu"])
+    order = [
+        f"# {STUDIES['mu'].title}", "Fig. 5.8", "The paragraph.", "{ #full }", "Setting of results.", "| It helps |",
+        "](mu.svg)", '??? abstract "Table, 2 rows"', "    | 2 |", "2 of 3 runs finished.", "{ .origin }", "{ #frozen }",
+        "A recorded text.", "](frozen/mu.svg)", "{ #small }", "](small/mu.svg)", "](small/mu_images.png)",
+        "winnow study mu --full",
+    ]  # fmt: skip
+    positions = []
     for piece in order:
-        places.append(page.index(piece, places[-1] if places else 0))
-    assert places == sorted(places)
-    assert "still to be measured" not in page
+        positions.append(page.index(piece, positions[-1] if positions else 0))
     assert "mu_other" not in page
     assert "at commit `0123456789-dirty` on a processor, 2 cores, runs on a GPU." in page
-    row = next(line for line in studies.overview().splitlines() if line.startswith("| [`mu`](mu.md) |"))
-    assert "[full (in part)](mu.md#full)<br>[frozen network](mu.md#frozen)<br>[small](mu.md#small)" in row
-    assert "Fig. 5.8" in row
+    row = next(line for line in studies.overview().splitlines() if "](mu.md) |" in line)
+    assert "3 Incomplete" in row
+    assert [row.index(f"mu.md#{kind}") for kind in ("full", "frozen", "small")] == sorted(
+        row.index(f"mu.md#{kind}") for kind in ("full", "frozen", "small")
+    )
+    assert not published.published("mu")[0].is_complete
 
 
-def test_all_that_is_kept_of_studies_is_shown(hooks):
-    studies, measured = hooks
-    kept = {path.relative_to(ROOT / "results").as_posix() for name in STUDIES for folder in (".", "frozen", "small")
-            for path in (ROOT / "results" / folder).glob(f"{name.replace('-', '_')}.svg")}  # fmt: skip
+def test_every_published_result_of_a_study_is_shown(hooks):
+    studies, published = hooks
     text = dict(studies.pages())
-    for place in kept:
-        name = Path(place).stem.replace("_", "-")
-        assert f"]({place})" in text[f"studies/{name}.md"], place
-    assert {f"studies/{place}" for place in kept} <= dict(studies.pictures()).keys()
-    for name in STUDIES:
-        for one in measured.measured(name):
-            assert one.verdict, one.path
-            assert len(one.table.splitlines()) == len(one.content["rows"]) + 2, one.path
+    for name, study in STUDIES.items():
+        for one in published.published(name):
+            assert f"{{ #{one.kind} }}" in text[f"studies/{study.name}.md"], one.path
+    figures = {path.relative_to(ROOT / "results").as_posix() for name in STUDIES for folder in (".", "frozen", "small")
+               for path in (ROOT / "results" / folder).glob(f"{name.replace('-', '_')}.svg")}  # fmt: skip
+    for path in figures:
+        assert f"]({path})" in text[f"studies/{Path(path).stem.replace('_', '-')}.md"], path
+    assert {f"studies/{path}" for path in figures} <= dict(studies.pictures()).keys()

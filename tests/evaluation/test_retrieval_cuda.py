@@ -5,7 +5,7 @@ import torch
 
 from winnow.evaluation import evaluate_retrieval, nearest_neighbors
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 
 
 def rows_and_labels(count, classes, width=24):

@@ -43,6 +43,7 @@ def test_all_examples_are_checked() -> None:
     assert set(CHECKS) == {path.stem for path in EXAMPLES.glob("*.py")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CHECKS))
 def test_example_runs(name: str) -> None:
     CHECKS[name]()

@@ -34,6 +34,7 @@ def expected(model, images):
     return model.encode(images), weights.numpy()
 
 
+@pytest.mark.slow
 def test_onnx_equals_the_model(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -52,6 +52,8 @@ def test_a_class_without_images_or_without_an_active_prototype_has_no_hull():
     assert found.overlap.tolist() == [1, 0, 1]
     spread = analyze_average_pooling(line[None], torch.tensor([0]), num_prototypes=8, active=0.2)  # 1/8 on each
     assert not spread.active.any()
+    least = analyze_average_pooling(line[None], torch.tensor([0]), num_prototypes=8, active=0.125)
+    assert least.active.all()
     assert spread.overlap.tolist() == [0]
 
 

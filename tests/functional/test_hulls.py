@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy import optimize, spatial
 
 from winnow.functional import convex_hull, hull_overlap, in_hull
 
@@ -10,7 +11,6 @@ SQUARE = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
 
 
 def test_the_corners_are_those_of_scipy():
-    spatial = pytest.importorskip("scipy.spatial")
     points = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     found = convex_hull(points)
     expected = spatial.ConvexHull(points.numpy()).vertices.tolist()
@@ -33,7 +33,6 @@ def test_hulls_of_lines_and_points():
 
 @pytest.mark.parametrize(("dim", "corners"), [(1, 3), (2, 5), (3, 12), (8, 30)])
 def test_membership_is_that_of_a_linear_program(dim, corners):
-    optimize = pytest.importorskip("scipy.optimize")
     generator = torch.Generator().manual_seed(dim)
     vertices = torch.randn(corners, dim, generator=generator)
     mixed = torch.rand(20, corners, generator=generator) ** 4
@@ -44,6 +43,20 @@ def test_membership_is_that_of_a_linear_program(dim, corners):
     for point, inside in zip(points, found, strict=True):
         solved = optimize.linprog(np.zeros(corners), A_eq=system, b_eq=[*point.double().tolist(), 1.0])
         assert bool(inside) == (solved.status == 0)
+
+
+@pytest.mark.parametrize(("dim", "corners"), [(2, 40), (3, 60), (4, 60)])
+def test_points_outside_by_two_thousandths_are_found_outside_by_default(dim, corners):
+    """Plain gradients without acceleration need more steps than the default."""
+    generator = torch.Generator().manual_seed(0)
+    vertices = torch.randn(corners, dim, generator=generator, dtype=torch.float64)
+    directions = torch.randn(60, dim, generator=generator, dtype=torch.float64)
+    directions /= directions.norm(dim=1, keepdim=True)
+    heights = directions @ vertices.T
+    edges = vertices[heights.topk(2, dim=1).indices].mean(dim=1)  # middles of two vertices near a supporting plane
+    gap = 0.002 * (vertices[:, None] - vertices).norm(dim=2).max()
+    outward = heights.amax(dim=1) - (edges * directions).sum(dim=1) + gap
+    assert not in_hull(edges + outward[:, None] * directions, vertices).any()
 
 
 def test_a_hull_of_one_point_holds_that_point_alone():

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy import optimize
 
 from winnow.functional import gsp_weights, hard_selection
 
 
 @pytest.mark.parametrize("mu", [0.07, 0.2, 0.55, 1.0])
 def test_hard_selection_solves_the_linear_program(mu):
-    optimize = pytest.importorskip("scipy.optimize")
     n, m = 13, 3
     costs = np.random.default_rng(0).uniform(size=(m, n))
     # (P1) of [GSP]: plan (m n numbers) and residual (n); every column has mass 1 / n; the plan moves mass mu.

@@ -47,6 +47,7 @@ def test_parts_compute_the_same(group: str) -> None:
     assert not found, "\n".join(found[:10])
 
 
+@pytest.mark.slow
 def test_protocols_and_studies_plan_the_same_runs() -> None:
     found = list(records.config_differences())
     assert not found, f"{len(found)} differ:\n" + "\n".join(found[:10])

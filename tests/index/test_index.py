@@ -230,6 +230,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["embedding", "switch"])
 def test_a_killed_process_keeps_the_old_index_and_its_vectors(model, photos, tmp_path, where, monkeypatch):
     model.save_pretrained(tmp_path / "model")
@@ -305,7 +306,7 @@ def test_exact_search_in_blocks_with_ties(monkeypatch):
         assert all(len(set(row)) == k for row in positions.tolist())
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
+@pytest.mark.parametrize("kind", ["hnsw", pytest.param("ivfpq", marks=pytest.mark.slow)])
 def test_approximate_kinds_find_nearly_all(kind, tmp_path):
     pytest.importorskip("faiss")
     from winnow.index.finders import build_finder

@@ -172,21 +172,25 @@ def check_choice(device: str) -> None:
 CHECKS = [check_accuracy, check_sizes, check_parts, check_numbers, check_outputs, check_strides, check_choice]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, marks=[pytest.mark.slow] if check in (check_accuracy, check_sizes, check_parts) else [])
+        for check in CHECKS
+    ],
+    ids=lambda check: check.__name__,
+)
 def test_in_the_interpreter(check: object) -> None:
     run_interpreted(f"from tests.kernels.test_gsp import {check.__name__}; {check.__name__}('cpu')")  # type: ignore[attr-defined]
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_on_the_gpu(check: object) -> None:
     check("cuda")  # type: ignore[operator]
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("size", [(6, 49, 128, 64), (6, 64, 512, 128), (6, 196, 128, 64), (6, 256, 128, 128)], ids=str)
 @pytest.mark.parametrize("gap", [1.0, 0.01])
 def test_accuracy_at_the_usual_sizes(size: tuple[int, ...], gap: float) -> None:
@@ -196,7 +200,7 @@ def test_accuracy_at_the_usual_sizes(size: tuple[int, ...], gap: float) -> None:
     assert compare("cuda", size, 0.3, 1e4, gap, names=NAMES[: 5 if gap < 0.1 else 4]) < 1e-3
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_captured_and_compiled() -> None:
     """A captured CUDA graph replays on new values, and torch.compile sees one node."""
     f, w = (t.cuda() for t in problem(0, 4, 70, 32, 8, 1.0))

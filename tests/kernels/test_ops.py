@@ -46,7 +46,7 @@ def test_crops_in_the_interpreter() -> None:
     run_interpreted("from tests.kernels.test_ops import check_crops; check_crops('cpu')")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_crops_on_the_gpu() -> None:
     check_crops("cuda")
 
@@ -81,10 +81,11 @@ def check_inverses(device: str, sizes: list[int]) -> None:
                 assert float(error) < tolerance, (n, dtype, float(error))
 
 
+@pytest.mark.slow
 def test_inverses_in_the_interpreter() -> None:
     run_interpreted("from tests.kernels.test_ops import check_inverses; check_inverses('cpu', [1, 5, 16, 20, 140])")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_inverses_on_the_gpu() -> None:
     check_inverses("cuda", [1, 5, 32, 64, 100, 128, 200, 300])

@@ -69,7 +69,17 @@ def test_wrong_arguments_raise_and_name_the_argument(name, case):
         make(name)(*arguments, **keywords)
 
 
-@every_loss
+@pytest.mark.parametrize("name", [name for name in LOSSES if not issubclass(LOSSES[name], ProxyLoss)])
+def test_excluded_pairs_are_added_to_those_of_an_embedding_with_itself(name):
+    loss, itself = make(name), torch.eye(6, dtype=torch.bool)
+    exclude = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)) > 0.7
+    named = {"ref_emb": vectors(), "ref_labels": LABELS}
+    torch.testing.assert_close(
+        loss(vectors(), LABELS, exclude=exclude), loss(vectors(), LABELS, **named, exclude=exclude | itself)
+    )
+
+
+@pytest.mark.parametrize("name", ["c2", "proxy_anchor"])  # compared within the batch, and with own proxies
 def test_checks_do_not_break_a_compiled_graph(name):
     torch._dynamo.reset()
     loss = make(name)

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from winnow.functional import NORMALIZERS
 from winnow.functional.pairs import compare_within_batch
 from winnow.losses import LOSSES
+from winnow.losses.base import mean_nonzero
 
 
 @dataclass
@@ -617,6 +618,13 @@ def test_memory_with_many_proxies_is_that_of_a_few_similarity_matrices(section):
         backward(build(section), queries, labels, references.requires_grad_(), reference_labels)
     assert largest.elements <= 2.1 * len(queries) * len(references)
     assert references.grad.isfinite().all()
+
+
+def test_terms_above_1e_5_are_averaged():
+    """C2 excludes rounding in float32, not pairs that are nearly satisfied."""
+    terms = torch.tensor([2e-5, 8e-6, 0.0, 4e-5, 0.0], dtype=torch.float64)
+    assert float(mean_nonzero(terms)) == pytest.approx(3e-5)
+    assert float(mean_nonzero(terms[1:3])) == 0
 
 
 def test_rounding_has_no_effect_if_a_query_equals_its_reference():

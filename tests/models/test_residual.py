@@ -47,11 +47,12 @@ def check(device: str, widths: list[int]) -> None:
                 torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_kernels_equal_plain_operations_in_the_interpreter() -> None:
     run_interpreted("from tests.models.test_residual import check; check('cpu', [3, 128, 130])")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_kernels_equal_plain_operations_on_the_gpu() -> None:
     check("cuda", [3, 64, 130, 2048])
 

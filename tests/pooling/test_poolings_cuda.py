@@ -9,7 +9,7 @@ from torch import Tensor
 from winnow.models import Head
 from winnow.pooling import GSP, POOLINGS, PrototypePooling
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.gpu
 every_pooling = pytest.mark.parametrize("name", list(POOLINGS))
 
 

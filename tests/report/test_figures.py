@@ -269,6 +269,7 @@ def test_the_scale_is_times_the_average():
             relative_weights(bad)
 
 
+@pytest.mark.slow
 def test_an_explanation_holds_the_image_and_every_map(tmp_path):
     path = tmp_path / "new" / "explained.png"
     image = picture(3, (60, 60))

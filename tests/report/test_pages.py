@@ -4,7 +4,6 @@ import base64
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -15,6 +14,7 @@ import pytest
 from PIL import Image
 from report_examples import full, method, peaked, picture
 
+from tests.browser import launched
 from winnow.index import Entry, Hits
 from winnow.report import Comparison, HeatMap, Method, MethodRun, Prototype, Query, write_comparison
 from winnow.report.pages import balanced_columns, data_uri, flatten, write_search_page
@@ -270,18 +270,12 @@ def test_importing_the_report_does_not_import_matplotlib():
     )
 
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: no browser tests")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+@pytest.mark.browser
 def test_pages_fit_narrow_screens_and_long_names_stay_next_to_their_picture(tmp_path):
     name = "043.Yellow_bellied_Flycatcher_of_the_eastern_woods"
     found = searched(tmp_path, name, f"{name}_0001_795488.png")
     written(tmp_path, full(hostile=" (projected map, 512-D)"))
-    flags = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with launched() as browser:
         for width in (390, 1280):
             tab = browser.new_page(viewport={"width": width, "height": 800})
             for path in (found, tmp_path / "new folder" / "report.html"):
@@ -294,4 +288,3 @@ def test_pages_fit_narrow_screens_and_long_names_stay_next_to_their_picture(tmp_
             assert len(wide) == 2 + 6
             assert max(wide) <= 6  # by as much the mark stands out
             tab.close()
-        browser.close()

@@ -1,20 +1,27 @@
-"""The study of iterations: what is kept for a backward, errors that fall with k, a text that follows the numbers."""
+"""Study of iterations: bytes saved for backward, errors that fall with k, and claims that follow the numbers."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
+from tests.studies.recorded import read_recorded, recorded_claims
 from winnow.functional import gsp_weights
-from winnow.studies import Task, iterations, timing
-from winnow.studies.iterations_report import told
+from winnow.report.claims import Verdict
+from winnow.studies import StudyRequest, iterations, timing
+from winnow.studies.iterations import AUTODIFF, CLOSED, ITERATIONS, ROOT, SAVED, STEP, TIME, iterated
 from winnow.studies.iterative_gsp import PoolingCase, iterate
-from winnow.studies.timing import StepTime, saved_bytes
+from winnow.studies.runner import run_study
+from winnow.studies.scores import check_claims
+from winnow.studies.timing import saved_bytes
 
 TINY = PoolingCase(2, (9, 6, 4))
+YES, NO = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED
 
 
-def test_what_is_kept_is_counted_once():
+def test_saved_storage_counts_once() -> None:
     x = torch.ones(1000, requires_grad=True)
     assert saved_bytes(lambda: x * x) == 4000
     assert saved_bytes(lambda: x.exp()) == 4000
@@ -22,7 +29,7 @@ def test_what_is_kept_is_counted_once():
     assert saved_bytes(lambda: x.exp().exp()) == 8000
 
 
-def test_the_iteration_comes_to_the_root():
+def test_the_iteration_converges_to_the_root() -> None:
     costs = torch.rand(2, 4, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     exact = gsp_weights(costs, 0.3, 5.0).weights
     off = [float(((1 / 9 - iterate(costs, 0.3, 5.0, k)[0]) / 0.3 - exact).abs().max()) for k in (1, 10, 100)]
@@ -30,96 +37,51 @@ def test_the_iteration_comes_to_the_root():
     assert off[2] < 1e-12
 
 
-def test_rows_tell_cost_and_error():
-    rows = iterations.cost_rows(TINY, torch.device("cpu"), (2, 40), repeats=1)
-    by_way = {(row["way"], row["k"]): row for row in rows}
-    kept = "kept for backward, MB"
-    assert by_way["autodiff", 40][kept] > by_way["autodiff", 2][kept]
-    assert by_way["closed form", 40][kept] == by_way["closed form", 2][kept]
+def test_rows_have_costs_and_errors() -> None:
+    rows = {row["solver"]: row for row in iterations.cost_rows(TINY, torch.device("cpu"), (2, 40), repeats=1)}
+    assert list(rows) == [ROOT, *(iterated(method, k) for method in (AUTODIFF, CLOSED) for k in (2, 40))]
+    assert rows["autodiff, k 40"][SAVED] > rows["autodiff, k 2"][SAVED]
+    assert rows["closed form, k 40"][SAVED] == rows["closed form, k 2"][SAVED]
     error = "gradient error at eps 5, %"
-    assert by_way["closed form", 40][error] < 0.1 < by_way["closed form", 2][error]
-    assert by_way["scalar root", None][error] < 0.01
-    errors = iterations.find_errors(TINY, (25, 100))
-    table = iterations.error_table(errors)
-    assert len(table) == len(iterations.EPS) * len(iterations.SHARES)
-    assert all(row["weight off after 100, %"] <= row["weight off after 25, %"] + 1e-9 for row in table)
+    assert rows["closed form, k 40"][error] < 0.1 < rows["closed form, k 2"][error]
+    assert rows[ROOT][error] < 0.01
 
 
-def row(way: str, k: int | None, time: float, kept: float) -> dict[str, object]:
-    return {"way": way, "k": k, "time, ms": time, "kept for backward, MB": kept, "gradient error at eps 5, %": 0.1}
+def test_errors_fall_with_k_at_every_eps_and_mu() -> None:
+    rows = iterations.error_rows(iterations.find_errors(TINY, (25, 100)), (25, 100))
+    assert len(rows) == len(iterations.EPS) * len(iterations.FRACTIONS)
+    assert all(row["weight error after 100, %"] <= row["weight error after 25, %"] + 1e-9 for row in rows)
 
 
-ROWS = [row("scalar root", None, 1, 1), row("autodiff", 5, 1, 1), row("autodiff", 200, 9, 4)]
-STEP = StepTime(20.0, "a network, measured here")
+def verdicts(auto: float, closed: float, usual: float, saved: float, error: float) -> list[Verdict]:
+    """Return the verdicts for costs at k = 200, with 1 ms and 1 MB at k = 5, and a training step of 20 ms."""
+    content: dict[str, Any] = read_recorded(ITERATIONS)
+    costs = {(AUTODIFF, 5): (1, 1), (AUTODIFF, 200): (auto, 4), (CLOSED, 5): (1, 1), (CLOSED, 100): (usual, 1),
+             (CLOSED, 200): (closed, saved)}  # fmt: skip
+    content["rows"] = [{"solver": iterated(*key), TIME: time, SAVED: size} for key, (time, size) in costs.items()]
+    content["rows"].append({"solver": STEP, TIME: 20.0})
+    content["rows"] += [{"solver": f"iteration, eps {eps:g}, mu 0.3", "eps": eps} for eps in (0.5, 5.0)]
+    content["errors"] = [{"eps": eps, "mu": 0.3, "k": 50, "error": error} for eps in (0.5, 5.0)]
+    return [one.verdict for one in check_claims(ITERATIONS.claims, ITERATIONS.restore(content), ITERATIONS.scales.full)]
 
 
-def outcomes(text: str) -> list[str]:
-    """Return what the claims come to."""
-    return [item.rpartition(": ")[2] for item in text.partition("\n\n")[0].split("\n")]
+def test_claims_follow_the_numbers() -> None:
+    assert verdicts(auto=9, closed=1.2, usual=1.2, saved=1, error=1e-9) == [YES] * 5
+    assert verdicts(auto=2, closed=3.1, usual=2.1, saved=3, error=4.0) == [NO] * 5
+    assert verdicts(auto=9, closed=3.1, usual=1.9, saved=1, error=4.0) == [YES, NO, YES, YES, NO]
 
 
-def test_the_text_follows_the_numbers():
-    soft = [{"eps": 5.0, "mu": 0.3, "k": 100, "error": 1e-9}]
-    text = told([*ROWS, row("closed form", 5, 1, 1), row("closed form", 200, 1.2, 1)], soft, "cpu", STEP)
-    assert outcomes(text) == ["agrees."] * 4
-    assert (
-        "from 1.00 to 9.00 ms, 40 % of a training step more (substantial: above 10 %), and keeps 4.0 times as" in text
-    )
-    assert "from 1.00 to 1.20 ms, 1 % of a training step more" in text
-    assert "a little overhead: 1.20 ms at k = 200, 6 % of a training step" in text
-    assert "Times are of a CPU" in text
-    assert "takes 20.0 ms: a network, measured here." in text
-    assert "converge for k > 50" not in text  # it was not looked at
-    assert "RTX" not in text
-    assert "1 of 1 pairs of eps and mu.\n\n" in text
-
-
-def test_costs_are_judged_by_a_training_step():
-    hard = [{"eps": 100.0, "mu": 0.3, "k": 100, "error": 94.0}]
-
-    def told_of(*closed: dict[str, object], step: StepTime = STEP) -> str:
-        return told([*ROWS, row("closed form", 5, 1, 1), *closed], hard, "cuda", step)
-
-    text = told_of(row("closed form", 100, 2, 1), row("closed form", 200, 3.1, 3))
-    assert outcomes(text) == ["agrees.", "does not agree.", "agrees.", "does not agree."]
-    assert "94 % at eps 100, mu 0.3" in text
-    # 2.1 ms more and 2 ms at k = 100: of the documents' step 2.2 and 2.1 %.
-    assert "these times of another GPU would be 2.2 % and 2.1 %" in text
-    assert outcomes(told_of(row("closed form", 100, 2.1, 1), row("closed form", 200, 3, 1)))[1:3] == [
-        "agrees.",
-        "does not agree.",
-    ]
-    assert "800 % of a training step more" in told_of(
-        row("closed form", 200, 3, 1), step=StepTime(1.0, "a smaller one")
-    )
-    longer = StepTime(500.0, "a larger one")
-    assert outcomes(told_of(row("closed form", 200, 9.5, 1), step=longer)) == ["does not agree.", *["agrees."] * 3]
-
-
-@pytest.mark.parametrize(("error", "outcome"), [(0.03, "agrees"), (4.0, "does not agree")])
-def test_convergence_is_checked_at_the_documents_settings(error: float, outcome: str):
-    at = {(0.5, 0.3): 1e-9, (5.0, 0.3): error, (100.0, 0.3): 94.0, (5.0, 0.95): 50.0}
-    errors = [{"eps": eps, "mu": mu, "k": k, "error": off} for (eps, mu), off in at.items() for k in (50, 100)]
-    rows = [*ROWS, row("closed form", 5, 1, 1), row("closed form", 200, 1, 1)]
-    text = told(rows, errors, "cpu", STEP)
-    assert f"off by more than {error:.1g} % of the largest there can be (converged: up to 1 %): {outcome}." in text
-
-
-def test_the_gradients_of_both_are_told():
-    closed = row("closed form", 200, 1, 1) | {"gradient error at eps 5, %": 0.25}
-    text = told([*ROWS, row("closed form", 5, 1, 1), closed], [], "cpu", STEP)
-    assert "Its gradient is off by 0.1 % at eps 5, the closed form's after 200 steps by 0.25 % at eps 5." in text
+def test_the_recorded_result_has_these_claims() -> None:
+    assert recorded_claims(ITERATIONS) == [YES, NO, NO, YES, YES]
 
 
 @pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
-def test_the_study_runs_small(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(iterations, "PoolingCase", lambda batch, size: replace(TINY, batch=8))
+def test_the_study_measures_claims_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterations, "PoolingCase", lambda batch, size: PoolingCase(batch, TINY.size))
     monkeypatch.setattr(timing, "STEP_SIZES", {True: ("resnet20", 32, 1)})
-    findings = iterations.study(Task(small=True))
-    ways = {row["way"]: row for row in findings.rows}
-    assert set(ways) == {"scalar root", "autodiff", "closed form", "training step", "iteration"}
-    step = ways["training step"]["time, ms"]
-    assert step > 0
-    assert ways["scalar root"]["of a step, %"] == pytest.approx(100 * ways["scalar root"]["time, ms"] / step)
-    assert f"takes {step:.1f} ms: resnet20 at 32 pixels, a batch of 8." in findings.text
-    assert len(findings.figure.axes) == 3
+    report = run_study(ITERATIONS, StudyRequest(ITERATIONS.scales["quick"]))
+    rows = {row["solver"]: row for row in report.rows}
+    assert rows[ROOT][iterations.OF_STEP] == pytest.approx(100 * rows[ROOT][TIME] / rows[STEP][TIME])
+    assert {one.verdict for one in report.claims} <= {"Reproduced", "Not reproduced"}
+    assert report.settings["step"] == "resnet20 at 32 pixels, a batch of 8"
+    assert len(report.figures[""].axes) == 3

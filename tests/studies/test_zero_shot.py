@@ -1,7 +1,8 @@
-"""Zero-shot prediction of class embeddings: the prediction itself, what is read off a model, and the text."""
+"""Zero-shot prediction of class embeddings: the prediction, its claims, and the study from runs to report."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,15 @@ import torch
 from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
-from tests.studies.planned import planned
+from tests.studies.recorded import read_recorded, recorded_claims
 from winnow.errors import DataError
-from winnow.studies import STUDIES, Task, zero_shot
-from winnow.studies.zero_shot_pictures import broken, coloured, palette
-from winnow.studies.zero_shot_report import Pair, effective, sharing, told
+from winnow.report.claims import Verdict
+from winnow.studies import Measurement, StudyRequest, zero_shot
+from winnow.studies.runner import run_study
+from winnow.studies.scores import check_claims
+from winnow.studies.zero_shot import COUNTS, MEASURES, ZERO_SHOT
+from winnow.studies.zero_shot_figures import colored, prototype_colors
+from winnow.training.overrides import Overrides
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -29,7 +34,7 @@ def test_splits_have_no_class_in_common() -> None:
     assert few.shape == rest.shape == (3, 2)
 
 
-def test_predictions_are_those_of_plain_regressions() -> None:
+def test_predictions_equal_those_of_single_regressions() -> None:
     rng = np.random.default_rng(0)
     z, y = rng.random((8, 3)), rng.normal(size=(8, 6))
     fit, others = zero_shot.draw_splits(8, 20, torch.Generator().manual_seed(1))
@@ -48,136 +53,124 @@ def test_predictions_are_those_of_plain_regressions() -> None:
     assert 0 < float(found["L2"].mean()) < 1
 
 
-def test_linear_attributes_predict_all_and_equal_ones_by_chance() -> None:
+def test_linear_attributes_predict_all_classes_and_equal_ones_one_of_five() -> None:
     generator = torch.Generator().manual_seed(0)
     z = torch.rand(10, 4, generator=generator, dtype=torch.float64)
     y = z @ torch.randn(4, 16, generator=generator, dtype=torch.float64)
     fit, others = zero_shot.draw_splits(10, 30, generator)
     assert all(float(each.min()) == 1 for each in zero_shot.predict(z, y, fit, others, 1e-10).values())
     same = zero_shot.predict(torch.ones_like(z), y, fit, others, 0.05)
-    assert all(each.tolist() == pytest.approx([0.2] * 30) for each in same.values())  # all are predicted alike
+    assert all(each.tolist() == pytest.approx([0.2] * 30) for each in same.values())
 
 
-def test_class_rows_are_means() -> None:
-    rows, labels = torch.tensor([[1.0, 0.0], [3.0, 4.0], [5.0, 5.0]]), torch.tensor([1, 1, 0])
-    assert zero_shot.class_rows(rows, labels).tolist() == [[5.0, 5.0], [2.0, 2.0]]
+def test_class_means_against_a_loop() -> None:
+    rows, labels = torch.rand(20, 3, dtype=torch.float64), torch.arange(20) % 4
+    expected = torch.stack([rows[labels == label].mean(dim=0) for label in range(4)])
+    assert torch.allclose(zero_shot.class_means(rows, labels), expected)
 
 
-def test_effective_numbers() -> None:
-    assert effective(torch.full((3, 8), 0.125)) == pytest.approx(8)
-    assert effective(torch.eye(4)) == pytest.approx(1)
-    assert effective(torch.tensor([[0.5, 0.5, 0.0]])) == pytest.approx(2)
+def test_effective_numbers_of_known_distributions() -> None:
+    assert zero_shot.effective_number(torch.full((3, 8), 0.125)) == pytest.approx(8)
+    assert zero_shot.effective_number(torch.eye(4)) == pytest.approx(1)
+    assert zero_shot.effective_number(torch.tensor([[0.5, 0.5, 0.0]])) == pytest.approx(2)
+    block = torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [0, 1.0, 1.0]])  # a prototype of two classes, two of one
+    assert zero_shot.counts_of(block) == {COUNTS[0]: pytest.approx(4 / 3), COUNTS[1]: pytest.approx(4 / 3)}
 
 
-def test_a_difference_in_the_last_digit_is_no_sharing() -> None:
-    assert [sharing(4, other) for other in (4.1, 5, 3)] == ["about as much", "more", "less"]
-
-
-def test_images_are_grey_but_for_colours_where_there_is_weight() -> None:
-    picture = Image.new("RGB", (4, 4), (10, 20, 30))
-    made = np.asarray(coloured(picture, torch.tensor([[0, 1], [2, 3]]), torch.tensor([[0.0, 1.0], [0.0, 0.5]])))
-    grey = round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)  # luma of ITU-R 601
-    assert (made[:2, :2] == grey).all()
-    blue = 255 * palette()[1]
-    assert made[0, 3] == pytest.approx((grey * 55 + blue * 200) / 255, abs=1)
-    weak, strong = (np.abs(part.astype(int) - grey).sum() for part in (made[2:, 2:], made[:2, 2:]))
+def test_images_are_gray_except_for_colors_where_there_is_weight() -> None:
+    image = Image.new("RGB", (4, 4), (10, 20, 30))
+    made = np.asarray(colored(image, torch.tensor([[0, 1], [2, 3]]), torch.tensor([[0.0, 1.0], [0.0, 0.5]])))
+    gray = round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)  # luma of ITU-R 601
+    assert (made[:2, :2] == gray).all()
+    blue = 255 * prototype_colors()[1]
+    assert made[0, 3] == pytest.approx((gray * 55 + blue * 200) / 255, abs=1)
+    weak, strong = (np.abs(region.astype(int) - gray).sum() for region in (made[2:, 2:], made[:2, 2:]))
     assert 0 < weak < strong
 
 
-def row(name: str, l2: float | None, cosine: float | None, sd: float = 1.0) -> dict[str, object]:
-    return {"method": name, "MAP@R": 50.0, "zero-shot L2": l2, "L2 sd": sd, "zero-shot cosine": cosine,
-            "cosine sd": sd, "prototypes of a class": 2.0, "classes of a prototype": 3.0}  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("after", "better", "by"),
+    ("gain", "verdicts"),
     [
-        ((85.0, 80.0), "in 2 of 2 comparisons, 2 of these by more than seeds deviate; agrees.", "+35.0; agrees."),
-        (
-            (60.0, 50.5),
-            "2 of 2 comparisons, 1 of these by more than seeds deviate; agrees in 1 of 2 alone.",
-            "+10.0; d",
-        ),
-        ((50.5, 50.0), "in 1 of 2 comparisons, 0 of these by more than seeds deviate; cannot be told.", "+0.5; does"),
-        ((85.0, 45.0), "in 1 of 2 comparisons, 1 of these by more than seeds deviate; does not agree.", "+35.0; agr"),
-        ((40.0, 45.0), "in 0 of 2 comparisons, 0 of these by more than seeds deviate; does not agree.", "-5.0; does"),
+        (35.0, [Verdict.REPRODUCED] * 2),
+        (10.0, [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]),
+        (-5.0, [Verdict.NOT_REPRODUCED] * 2),
+        (0.2, [Verdict.WITHIN_SEED_NOISE, Verdict.NOT_REPRODUCED]),
     ],
 )
-def test_claims_are_checked_against_the_numbers(after: tuple[float, float], better: str, by: str) -> None:
-    rows = [row("a", 50.0, 50.0), {**row("a + ZSR", *after), "classes of a prototype": 4.0}]
-    pairs = [Pair("a", "a + ZSR", 0.5)]
-    text = told(rows, pairs, small=False, early=1, splits=9, ridge=0.05, pretrained=None)
-    first = text.split("\n\n")[0]
-    assert better in first
-    assert f"by up to {by}" in first
-    assert "shared more in 1 of 1 pairs and less in 0; cannot be told" in first
-    assert "Cifar-100 is not here" in text
-    assert text.endswith("1 runs were best before their prototypes were set, and have no attributes to predict by.")
-    one = [row("a", 50.0, 50.0, sd=0.0), row("a + ZSR", 60.0, 61.0, sd=0.0)]
-    text = told(one, pairs, small=True, early=0, splits=9, ridge=0.05, pretrained=None)
-    assert "in 2 of 2 comparisons (one seed); agrees." in text
-    assert "shared more in 0 of 1 pairs and less in 0;" in text
-    rows[1] = row("a + ZSR", None, None)
-    text = told(rows, pairs, small=True, early=0, splits=9, ridge=0.05, pretrained={"accuracy": 0.7})
-    assert text.startswith("Runs are missing")
-    assert text.endswith("1 of 1 pairs wait for runs.")
+def test_claims_compare_each_variant_with_the_one_without_zsr(gain: float, verdicts: list[Verdict]) -> None:
+    scale = replace(ZERO_SHOT.scales["quick"], seeds=(0, 1, 2))
+    variants = list(ZERO_SHOT.variants(scale))
+    by_seed = {
+        seed: [
+            {"method": one.name, COUNTS[0]: 4.0, COUNTS[1]: 5 + (one.group == "with ZSR"),
+             **{f"zero-shot {each}": 40 + (one.group == "with ZSR") * (gain + noise) for each in MEASURES}}
+            for one in variants
+        ]
+        for seed, noise in enumerate((-0.5, 0.0, 0.5))
+    }  # fmt: skip
+    measured = Measurement(rows=by_seed[1], by_seed=by_seed, variants=variants)
+    found = check_claims(ZERO_SHOT.claims, measured, scale, ZERO_SHOT.metric)
+    assert [one.verdict for one in found] == [*verdicts, Verdict.REPRODUCED]
+    assert found[0].difference is not None
+    assert found[0].difference.mean == pytest.approx(gain)
+
+    without = {seed: [{**row, "zero-shot L2": None} for row in rows] for seed, rows in by_seed.items()}
+    early = Measurement(rows=without[1], by_seed=without, variants=variants)
+    assert check_claims(ZERO_SHOT.claims, early, scale, ZERO_SHOT.metric)[0].verdict is Verdict.INCOMPLETE
 
 
-def test_no_paragraph_is_long() -> None:
-    rows = [row("a", 50.0, 50.0), row("a + ZSR", 60.0, 60.0)]
-    for small in (True, False):
-        text = told(rows, [Pair("a", "a + ZSR", 0.5)], small=small, early=1, splits=9, ridge=0.05,
-                    pretrained={"accuracy": 0.7})  # fmt: skip
-        assert max(len(part.split()) for part in text.split("\n\n")) < 120
+def test_claims_of_the_recorded_result() -> None:
+    *predictions, by_far, shared = recorded_claims(ZERO_SHOT)
+    assert {*predictions, by_far} == {Verdict.INCOMPLETE}  # recorded without single runs
+    assert shared is Verdict.WITHIN_SEED_NOISE
+    gains = [row["zero-shot L2"] for row in read_recorded(ZERO_SHOT)["rows"]]
+    assert max(gains) == 56.83
 
 
-def test_names_have_lines() -> None:
-    assert broken("mu 0.2, eps 10, from nothing") == "mu 0.2, eps 10\nfrom nothing\nwithout ZSR"
-    assert broken("mu 0.2, eps 10 + ZSR 0.5") == "mu 0.2, eps 10\nZSR 0.5"
+def test_variants_start_from_the_weights_that_their_names_say(tmp_path: Path) -> None:
+    scale, weights = ZERO_SHOT.scales["full"], tmp_path / "cifar100.safetensors"
+    for one in ZERO_SHOT.started_from(weights).variants(scale):
+        expected = "random" if "from nothing" in one.name else str(weights)
+        assert one.settings.flat()["backbone.weights"] == expected
+    assert [one.name for one in ZERO_SHOT.started_from(None).variants(scale)] == [
+        one.name for one in ZERO_SHOT.variants(scale) if "from nothing" in one.name
+    ]
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["small", "full"])
-def test_every_planned_run_can_be_built(small: bool, tmp_path: Path) -> None:
-    task = Task(small=small, runs=tmp_path, only_finished=True)
-    (tmp_path / "pretrained").mkdir()
-    (tmp_path / "pretrained" / "cifar100.safetensors").touch()
-    begun = zero_shot.starts(task)
-    compared, pairs = zero_shot.comparison(task, begun)
-    assert (len(compared.methods), len(pairs)) == ((2, 1) if small else (10, 6))
-    for method, config in planned(compared, tmp_path):
-        assert config.pooling.num_prototypes == 8
-        assert ("weights=random" in " ".join(method.words)) == ("nothing" in method.name)
-        assert (config.zsr.weight > 0) == ("ZSR" in method.name)
-
-
-def test_without_cifar_it_says_so(tmp_path: Path) -> None:
+def test_missing_data_are_reported_before_training(tmp_path: Path) -> None:
+    request = StudyRequest(ZERO_SHOT.scales["full"], tmp_path / "runs", tmp_path)
     with pytest.raises(DataError):
-        STUDIES["zero-shot"](Task(small=False, data=tmp_path, runs=tmp_path / "runs"))
+        run_study(ZERO_SHOT, request)
+    assert not (tmp_path / "runs").exists()
 
 
-def test_the_study_goes_from_runs_to_text(
+def test_study_predicts_with_every_trained_model(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = make_folder(classes=20)
-    words = [f"data={folder}", "data.test_fraction=0.5", *(word for word in TINY if "prototypes" not in word)]
-    monkeypatch.setattr(zero_shot, "EMOJI", [*words, "pooling=gsp", "backbone.train=full", "train.device=cpu",
-                                             "train.max_steps=4"])  # fmt: skip
+    args = [f"data={make_folder(classes=20)}", "data.test_fraction=0.5", "loss=proxy_nca",
+            *(arg for arg in TINY if "prototypes" not in arg), "backbone.train=full", "train.device=cpu",
+            "train.max_steps=4"]  # fmt: skip
     monkeypatch.setattr(zero_shot, "SPLITS", 50)
     monkeypatch.setattr(zero_shot, "SHOWN", 2)
-    # The best weights are those of the last step, so that there are prototypes whatever the validation says.
+    # The best weights are those of the last step, which have prototypes whatever the validation says.
     monkeypatch.setattr("winnow.training.early_stopping.MIN_DELTA", -2.0)
-    task = Task(small=True, runs=tmp_path / "runs")
-    findings = STUDIES["zero-shot"](task)
-    assert "missing" not in findings.text
-    assert all(0 <= one["zero-shot L2"] <= 100 for one in findings.rows)
-    assert list(findings.pictures) == ["prototypes"]
-    (key,) = findings.pictures["prototypes"].legends
-    assert [text.get_text() for text in key.get_texts()] == [str(number + 1) for number in range(8)]
-    *maps, bar, accuracies = findings.figure.axes
-    assert accuracies.get_title(loc="left").startswith("Classes recognised")
-    assert "whiskers: deviation over splits" in accuracies.get_xlabel()
-    assert bar.get_ylabel() == "share of a class's attributes"
-    # One scale for both methods, so that they compare.
-    assert len({axes.images[0].get_clim() for axes in maps}) == 1
-    again = STUDIES["zero-shot"](Task(small=True, runs=task.runs, only_finished=True))
-    assert again.rows == findings.rows
+    scale = replace(ZERO_SHOT.scales["quick"], base=Overrides.parse(*args))
+    request = StudyRequest(scale, tmp_path / "runs")
+    report = run_study(ZERO_SHOT, request)
+    assert not report.missing
+    for row in report.rows:
+        runs = [run["measured"] for run in report.runs if run["method"] == row["method"]]
+        assert row["zero-shot L2"] == pytest.approx(np.mean([run["zero-shot L2"] for run in runs]), abs=0.006)
+        assert row["L2 std"] == pytest.approx(np.std([run["zero-shot L2"] for run in runs], ddof=1), abs=0.006)
+        assert 0 <= row["zero-shot L2"] <= 100
+    assert list(report.figures) == ["", "prototypes"]
+    *maps, _, _ = report.figures[""].axes
+    assert len({axes.images[0].get_clim() for axes in maps}) == 1  # one scale, for comparison
+    again = run_study(ZERO_SHOT, replace(request, train=False))
+    assert again.rows == report.rows
+    restored = ZERO_SHOT.restore(report.to_dict())  # single runs are recorded now
+    assert restored.rows == report.rows
+    assert {seed: [row["zero-shot L2"] for row in rows] for seed, rows in restored.by_seed.items()} == {
+        seed: [round(run["measured"]["zero-shot L2"], 2) for run in report.runs if run["seed"] == seed]
+        for seed in (0, 1)
+    }

@@ -91,6 +91,7 @@ def test_each_split_is_evaluated_once_for_all_runs(
     assert first.result.untrained["test"] == second.result.untrained["test"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [[], [2, 17, 30]], ids=["whole", "with images left out"])
 def test_runs_with_shared_features_equal_single_runs(
     make_folder: MakeFolder, tmp_path: Path, broken: list[int]

@@ -28,7 +28,7 @@ from winnow.training.parallel import train_in_parallel
 from winnow.training.sweep import plan_runs
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights"),
 ]
 

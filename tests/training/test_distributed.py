@@ -166,6 +166,7 @@ def same(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_one_two_and_three_processes_reach_the_same_weights(tmp_path: Path, make_folder: MakeFolder) -> None:
     make_folder(images=3, size=36)
     (tmp_path / "begun").mkdir()
@@ -237,6 +238,7 @@ def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+@pytest.mark.slow
 def test_error_in_one_process_ends_all_with_one_message(
     torchrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, make_folder: MakeFolder
 ) -> None:

@@ -42,6 +42,7 @@ def make_request(
     )
 
 
+@pytest.mark.slow
 def test_table_without_run_folders_can_be_extended(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=8, images=4, size=16)
     first = make_request(photos, tmp_path / "runs", "c2", "c2+gsp-zsr")

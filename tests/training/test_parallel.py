@@ -31,6 +31,7 @@ def untimed(folder: RunDir) -> list[dict[str, Any]]:
     return [{k: v for k, v in entry.items() if k != "seconds"} for entry in folder.read_history()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("each", "words"),
     [
@@ -105,6 +106,7 @@ def test_training_crops_of_larger_images(make_folder: MakeFolder, tmp_path: Path
             assert torch.equal(inputs.test([0, 2]), middle.test(stored, [0, 2]))
 
 
+@pytest.mark.slow
 def test_failed_run_does_not_end_the_others(make_folder: MakeFolder, tmp_path: Path) -> None:
     data = make_folder()
     each = ("train.lr_multipliers={},{nothing: 2}", "train.lr=1e-3,1e30")
@@ -180,6 +182,7 @@ def test_out_of_memory_is_a_training_error(
     assert "fewer runs concurrently" in str(outcome.error)
 
 
+@pytest.mark.slow
 def test_unfinished_runs_resume_and_finished_runs_are_read(make_folder: MakeFolder, tmp_path: Path) -> None:
     runs = planned(tmp_path, make_folder(), "seed=0,1,2", words=("backbone.train=full",))
     write_plan(tmp_path / "pack", runs)

@@ -74,6 +74,7 @@ def test_damaged_result_counts_as_missing_while_a_checkpoint_exists(tmp_path: Pa
         folder.read_result()
 
 
+@pytest.mark.slow
 def test_concurrent_runs_repeat_damaged_results(make_folder: MakeFolder, tmp_path: Path) -> None:
     words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
     runs = plan_runs(tmp_path / "pack", None, words, ["seed=0,1,2"])
@@ -118,6 +119,7 @@ def test_comparison_reads_intact_runs_and_trains_the_rest(make_folder: MakeFolde
         compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
 
 
+@pytest.mark.slow
 def test_run_without_a_newer_setting_resumes(make_folder: MakeFolder, tmp_path: Path) -> None:
     words = [f"data={make_folder()}", *TINY, "train.device=cpu"]
     runs = plan_runs(tmp_path / "pack", None, words, ["seed=0,1"])
@@ -160,6 +162,7 @@ def test_run_without_checkpoint_resumes_only_with_its_config(make_folder: MakeFo
     assert result.config == folder.read_config().model_dump(mode="json")
 
 
+@pytest.mark.slow
 def test_batch_limited_by_the_number_of_classes_is_no_difference(make_folder: MakeFolder, tmp_path: Path) -> None:
     words = [f"data={make_folder()}", *TINY, "train.device=cpu", "backbone.train=auto", "train.eval_steps=null"]
     few, many, more = (load_config(None, [*words, f"train.classes_per_batch={count}"]) for count in (2, 50, 60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -154,8 +155,7 @@ CCP = [
 )  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: list[str]) -> None:
     config = small_config(*words)
-    whole = make_trainer(config)
-    whole.fit()
+    whole = uninterrupted_run(*words)
     folder = interrupted_run(config, tmp_path / "run", at)
     resumed = make_trainer(config, folder)
     resumed.restore()
@@ -170,6 +170,14 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: li
         assert resumed.ccp_solver.records() == whole.ccp_solver.records()
         assert len(whole.ccp_solver.history) > 1
         assert same(whole.objective.proximal.target, resumed.objective.proximal.target)
+
+
+@functools.cache
+def uninterrupted_run(*words: str) -> Trainer:
+    """Return the trainer of a finished run, which several tests compare with."""
+    trainer = make_trainer(small_config(*words))
+    trainer.fit()
+    return trainer
 
 
 def interrupted_run(config: RunConfig, path: Path, at: int) -> RunDir:
@@ -380,6 +388,7 @@ def test_checkpoint_without_a_scaler_resumes_with_one(tmp_path: Path) -> None:
     assert resumed.state.step == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validations", [0, 3])
 def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tmp_path: Path, validations: int) -> None:
     """A real process is killed while it fine-tunes a network with ZSR and random crops."""

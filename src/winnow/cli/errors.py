@@ -66,7 +66,7 @@ def print_error(text: str, err: Console) -> None:
 
 
 def _advice(error: WinnowError) -> str:
-    """Return what to do on the command line in addition to the error's own advice."""
+    """Return the advice for the command line, in addition to the error's own."""
     if isinstance(error.__context__, UnknownComponentError):
         return " On the command line, run that script with the same arguments: `python YOURS.py` instead of `winnow`."
     return f" {HINTS[error.hint]}" if error.hint is not None else ""
@@ -85,7 +85,7 @@ def unknown_command(path: str, name: str, known: Iterable[str]) -> str:
 
 
 def usage_message(error: Any) -> str:
-    """Return what is wrong with the words of a command, and what to do, in one line."""
+    """Return the problem with the arguments of a command and its remedy, in one line."""
     context, parameter = error.ctx, getattr(error, "param", None)
     path = context.command_path if context is not None else "winnow"
     kind = type(error).__name__

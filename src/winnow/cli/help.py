@@ -75,7 +75,7 @@ def render_group(
 
 
 def screen_width() -> int:
-    """Return the width of screens: that of the terminal, from 40 to 80 columns."""
+    """Return the width of screens: the width of the terminal, from 40 to 80 columns."""
     return max(40, min(WIDTH, shutil.get_terminal_size().columns))
 
 

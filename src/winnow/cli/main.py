@@ -176,7 +176,7 @@ def _report_renames(err: Console) -> None:
 
 
 def _configure_warnings(err: Console) -> None:
-    """Print warnings of winnow as one line each, and hide those of the libraries."""
+    """Print warnings of winnow as one line each, and hide warnings of the libraries."""
     logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric.utilities").setLevel(logging.ERROR)  # the other level is reset on import

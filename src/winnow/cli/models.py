@@ -93,7 +93,7 @@ def export(
     """Export a model to ONNX or TorchScript.
 
     The exported model takes crops, float32 (B, 3, H, W) in [0, 1], and returns L2-normalized embeddings and pooling
-    weights. Its outputs are compared with those of the model. The file's metadata describe how to crop images.
+    weights. Its outputs are compared with the model's. The file's metadata describe how to crop images.
 
     Examples:
         winnow export runs/first -o first.onnx

@@ -127,7 +127,7 @@ def print_result(folder: Path, result: RunResult) -> None:
 
 
 def advise(trained: float, untrained: float) -> str | None:
-    """Return what to do if training gained nothing, by MAP@R of the validation classes."""
+    """Return advice if training gained nothing, by MAP@R of the validation classes."""
     if trained > untrained:
         return None
     if untrained == 1:
@@ -289,7 +289,8 @@ def check_data(config: RunConfig) -> None:
     """Raise `ConfigError` if a config names no data, instead of training on the bundled images for minutes."""
     if "path" not in config.data.model_fields_set:
         raise ConfigError(
-            "data: not set. Set data=FOLDER for a folder of class folders, or data=emoji for the bundled emoji dataset."
+            "data: not set. Name a folder of class folders or a CSV file (winnow train data=photos), or use the "
+            "bundled images (winnow train data=emoji)."
         )
 
 

@@ -23,7 +23,7 @@ def tune(
     words: list[str] = typer.Argument(
         None, metavar="[CONFIG.yaml] [KEY=VALUE]... KEY=LOW..HIGH...", help="Config file, overrides, and searched keys"
     ),
-    trials: int = typer.Option(30, "--trials", min=1, help="Trials in total, including those of earlier calls"),
+    trials: int = typer.Option(30, "--trials", min=1, help="Trials in total, earlier calls included"),
     out_folder: Path = _output(Path("runs/tune"), "-o", "--out", metavar="DIR", help="Folder of the search"),
 ) -> None:
     """Search hyperparameters with Optuna, on validation classes only.

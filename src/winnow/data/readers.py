@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import os
+from itertools import compress
 from pathlib import Path
+from typing import Literal
 
 from winnow.data.decoding import IMAGE_SUFFIXES
 from winnow.data.image_set import FileImages, ImageSet, first_few, natural_key
@@ -26,8 +28,12 @@ SPLIT_NAMES = {
 """Usual names of splits, in lower case, mapped to train, val, and test."""
 
 
-def load_images(path: str | Path) -> ImageSet:
+def load_images(path: str | Path, *, on_missing: Literal["raise", "skip"] = "raise") -> ImageSet:
     """Read class folders, MNIST files, or a CSV file, without splitting.
+
+    Args:
+        path: Folder or CSV file.
+        on_missing: Action on files that a CSV file lists but that do not exist.
 
     Raises:
         DataError: If the path does not exist or contains no such data.
@@ -40,7 +46,7 @@ def load_images(path: str | Path) -> ImageSet:
         return read_mnist(path) if is_mnist(path) else read_folder(path)
     if path.suffix.lower() != ".csv":
         raise DataError(f"{path}: neither a folder of class folders nor a .csv file. Name one of these.")
-    return read_table(path)
+    return read_table(path, on_missing=on_missing)
 
 
 def read_collection(path: str | Path) -> ImageSet:
@@ -105,13 +111,17 @@ def read_folder(root: str | Path) -> FileImages:
     return FileImages.from_names(root, paths, names, original_split=original_split, notes=notes)
 
 
-def read_table(path: str | Path) -> FileImages:
+def read_table(path: str | Path, *, on_missing: Literal["raise", "skip"] = "raise") -> FileImages:
     """Read a CSV file with the header `path,label` or `path,label,split`.
 
     Other columns are ignored.
 
     Paths are relative to the folder of the CSV file, or absolute. Splits are train, val, or test (or training, valid,
     validation, dev, testing).
+
+    Args:
+        path: CSV file.
+        on_missing: Action on listed files that do not exist: "raise", or "skip" with a note in the result.
 
     Raises:
         DataError: If a row is wrong (the error names row and column; the header is row 1) or a file is missing.
@@ -136,10 +146,18 @@ def read_table(path: str | Path) -> FileImages:
         seen[listed] = number
     if not seen:
         raise DataError(f"{path}: no images listed below the header. Add a row per image.")
-    missing = [name for name in cells["path"] if not (path.parent / name).is_file()]
-    if missing:
-        raise DataError(f"{path}: files not found: {first_few(missing)}. Write paths relative to {path.parent}.")
-    return FileImages.from_names(path.parent, cells["path"], cells["label"], original_split=cells.get("split"))
+    exists = [(path.parent / name).is_file() for name in cells["path"]]
+    missing = [name for name, found in zip(cells["path"], exists, strict=True) if not found]
+    if missing and (on_missing == "raise" or not any(exists)):
+        raise DataError(
+            f"{path}: files not found: {first_few(missing)}. Write paths relative to {path.parent}, or skip missing "
+            "files with data.unreadable_images=skip."
+        )
+    present = {name: list(compress(column, exists)) for name, column in cells.items()}
+    notes = [f"{path}: listed files that do not exist are skipped: {first_few(missing)}"] if missing else []
+    return FileImages.from_names(
+        path.parent, present["path"], present["label"], original_split=present.get("split"), notes=notes
+    )
 
 
 def check_exists(path: Path) -> None:

@@ -32,7 +32,7 @@ def split_by_class(
 
     Class ranges in the arguments come first. Otherwise the `original_split` of a `FileImages` applies. Otherwise
     classes are split at random. If the original splits or the class ranges contain no validation classes, these are
-    taken from the training classes. With fewer than 6 classes to split at random there is no test split.
+    taken from the training classes. Fewer than 6 classes are split at random without a test split.
 
     Args:
         images: Set to split.

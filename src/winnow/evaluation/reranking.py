@@ -27,7 +27,7 @@ def check_reranking(rerank: str) -> None:
 
 
 class KReciprocal(NamedTuple):
-    """Settings of k-reciprocal re-ranking; the defaults are those of the authors."""
+    """Settings of k-reciprocal re-ranking, with the authors' defaults."""
 
     k1: int = 20  # size of the neighborhoods that must be mutual
     k2: int = 6  # number of nearest neighbors with averaged neighborhoods

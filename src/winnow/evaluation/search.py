@@ -54,8 +54,8 @@ def nearest_neighbors(
     r"""Find the `k` nearest references of every query, exactly.
 
     Ranks by $\lVert q - r \rVert_2$ without normalization. For L2-normalized vectors
-    $\lVert q - r \rVert_2^2 = 2 - 2\, q^\top r$, so the order equals that of the cosine similarity. Equal distances are
-    ordered by the lower reference index.
+    $\lVert q - r \rVert_2^2 = 2 - 2\, q^\top r$, so the order is the order of cosine similarity. Equal distances
+    are ordered by the lower reference index.
 
     Args:
         queries: Shape (Q, D), any float type. Computed in float32, or in float64 if either side is float64.

@@ -165,8 +165,8 @@ def error_bound(lengths: Tensor, reach: Tensor, dimension: int, dtype: torch.dty
 def duplicate_ranks(rows: Tensor) -> Tensor:
     """Count the equal rows in front of each row.
 
-    Rows are sorted by a random projection, and neighbors with equal projections are compared in full. If two different
-    rows share a projection, the count may be too small, never too large.
+    Rows are sorted by a random projection, and neighbors with equal projections are compared value by value. If two
+    different rows share a projection, the count may be too small, never too large.
 
     Args:
         rows: Shape (N, D).

@@ -23,7 +23,7 @@ def greedy_k_center(points: Tensor, k: int, centers: Tensor | None = None, mask:
         points: (..., n, d) candidates.
         k: Number of points to select, at most n.
         centers: (..., c, d) points already selected. They repel the picks and are not returned.
-        mask: (..., n) bool, false where there is no point. A set of fewer than k points repeats its first pick after
+        mask: (..., n) bool, false for padding. A set of fewer than k points repeats its first pick after
             all other picks. An empty set returns index 0.
 
     Returns:
@@ -64,7 +64,7 @@ def covering_radius(points: Tensor, centers: Tensor, mask: Tensor | None = None,
     Args:
         points: (..., n, d).
         centers: (..., c, d).
-        mask: (..., n) bool, false where there is no point. A set without points has radius 0.
+        mask: (..., n) bool, false for padding. A set without points has radius 0.
         chunk: Points of a set compared at a time.
 
     Returns:

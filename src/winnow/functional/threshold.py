@@ -43,7 +43,7 @@ def selection_threshold(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: 
 
     Args:
         scores: (B, n), finite where `mask` is true.
-        mu: (B, 1) in (0, 1]. There is no root where it is 1, and any number is returned.
+        mu: (B, 1) in (0, 1]. The value 1 has no root; any number is returned.
         mask: (B, n) bool, true for the items that count; None: all.
         prior: (B, n) masses q, each row summing to one, zero where masked; None: equal masses for all that count.
 

@@ -210,7 +210,7 @@ def _check_features(features: Tensor, prototypes: Tensor) -> None:
 
 
 def _layout_hint(features: Tensor, d: int) -> str:
-    """Return how to convert the input to (B, n, d), or nothing if unknown.
+    """Return a hint on the conversion of the input to (B, n, d); empty if unknown.
 
     Maps are recognized by the size d of a prototype.
     """

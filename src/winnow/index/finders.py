@@ -142,7 +142,7 @@ def open_finder(kind: str, vectors: Vectors, folder: Path) -> Finder:
 
 
 class FaissFinder:
-    """Candidates of a FAISS index; more of them where its distances are those of coarse codes."""
+    """Candidates of a FAISS index; more of them if distances are between coarse codes."""
 
     def __init__(self, kind: str, index: Any) -> None:
         self.kind, self._index = kind, index

@@ -93,10 +93,10 @@ class Entry:
     """An image in an index."""
 
     id: int  # constant for as long as the entry is in the index
-    path: str  # path of the file when it was indexed, or a name if there is no file
+    path: str  # path of the file when it was indexed, or a name without a file
     label: str | None  # class name; None if unknown
     hash: str  # SHA-256 of the content of the file
-    thumbnail: bytes  # small upright JPEG; plain gray if there is no image
+    thumbnail: bytes  # small upright JPEG; plain gray without an image
 
 
 class EntryTable:
@@ -125,7 +125,7 @@ class EntryTable:
         return entry if entry.thumbnail else replace(entry, thumbnail=_blank_thumbnail())
 
     def stored_thumbnail(self, number: int) -> bytes:
-        """Return the thumbnail of an existing entry as stored; empty if there is no image."""
+        """Return the thumbnail of an existing entry as stored; empty without an image."""
         return self._all("SELECT thumbnail FROM entries WHERE id = ?", (int(number),))[0][0]  # type: ignore[return-value]
 
     def find(self, path: str) -> int | None:

@@ -458,7 +458,7 @@ def _stored_or_journaled(
 
 
 def generation_folders(path: Path) -> list[Path]:
-    """Return the folders of all generations: the current one, and those of interrupted changes."""
+    """Return the folders of all generations: the current one, and leftovers of interrupted changes."""
     return [one for one in path.glob(f"{_GENERATION}*") if one.name.removeprefix(_GENERATION).isdigit()]
 
 

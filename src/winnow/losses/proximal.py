@@ -37,7 +37,7 @@ class ProximalPenalty(nn.Module):
     Reference: the term between subproblems of [CCP]; FedProx uses the same term.
 
     Args:
-        network: The network whose weights are penalized. Weights that are not trained now are ignored.
+        network: The network whose weights are penalized. Frozen weights are ignored.
 
     Attributes:
         weight: Weight lambda, a scalar tensor; 0 at first.

@@ -12,7 +12,7 @@ from winnow.losses.base import Mining, Normalization, PairLoss
 
 
 class SmoothAPLoss(PairLoss):
-    r"""Smooth-AP: one minus the average precision with sigmoids in place of steps.
+    r"""Smooth-AP: one minus the average precision with sigmoids instead of steps.
 
     $$L = \operatorname{mean}_q \Big( 1 - \frac{1}{|P_q|} \sum_{p \in P_q} \frac{\rho_q(p, P_q)}
         {\rho_q(p, P_q \cup N_q)} \Big), \qquad
@@ -65,7 +65,7 @@ class SmoothAPLoss(PairLoss):
 
 
 class RecallAtKLoss(PairLoss):
-    r"""Recall@k surrogate: one minus the recall at several ranks, with sigmoids in place of steps.
+    r"""Recall@k surrogate: one minus the recall at several ranks, with sigmoids instead of steps.
 
     $$L = \operatorname{mean}_{q,\, k} \Big( 1 - \frac{1}{\min(k, |P_q|)} \min\Big(k, \sum_{p \in P_q}
         \sigma\Big(\frac{k - \rho_q(p)}{\tau_k}\Big)\Big) \Big), \qquad
@@ -76,8 +76,8 @@ class RecallAtKLoss(PairLoss):
 
     Reference: Patel, Tolias, Matas, "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022.
 
-    Use when: R@k is the goal and batches have hundreds to thousands of images. With small batches the ranks of the
-    batch say little about those of a gallery.
+    Use when: R@k is the goal and batches have hundreds to thousands of images. Ranks within a
+    small batch say little about ranks in a gallery.
 
     Differences: the authors' code counts the query itself as the first reference, which shifts all ranks by one. Their
     similarity mixup is not part of this loss. At most `max_positives` positives of a query count. Not in PML.

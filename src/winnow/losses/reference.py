@@ -23,7 +23,7 @@ class ReferenceLoss(nn.Module):
     Differences: PML wraps a loss in a memory only. This class takes any references of `winnow.references`.
 
     Args:
-        loss: Pair loss, without proxies of its own.
+        loss: Pair loss without own proxies.
         references: References that the loss compares embeddings with.
 
     Raises:

@@ -18,7 +18,7 @@ class TripletMarginLoss(PairLoss):
     $$L = \operatorname{mean}_{+} [d_{qp} - d_{qn} + m]_+, \qquad p \in P_q,\; n \in N_q$$
 
     The Q R R terms are never formed. With the negatives of a query sorted by distance, those inside $t = d_{qp} + m$
-    are a prefix of length $k$. Their terms sum to $k\,t - \sum_{i \le k} d_{(i)}$. Memory is that of the distance
+    are a prefix of length $k$. Their terms sum to $k\,t - \sum_{i \le k} d_{(i)}$. Memory grows with the distance
     matrix.
 
     Reference: Schroff, Kalenichenko, Philbin, "FaceNet", CVPR 2015.

@@ -136,7 +136,7 @@ def _first_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, A
 
 
 def present_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with renamed section keys under their present names; registries rename those of components."""
+    """Return settings with renamed section keys under their present names; registries rename settings of components."""
     renamed = rename_keys(tree, section, "")
     for key, value in renamed.items():
         field = section.model_fields.get(key)
@@ -179,7 +179,7 @@ def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section])
 
 
 def _known_keys(section: type[Section], prefix: str) -> list[str]:
-    """Return the keys to suggest: those of the section, and for the top level those one level down too."""
+    """Return the keys to suggest: keys of the section, and at the top level of its sections too."""
     keys = list(section.model_fields)
     if not prefix:
         for name, field in section.model_fields.items():

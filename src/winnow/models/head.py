@@ -120,7 +120,7 @@ class Head(nn.Module):
             mask: (B, N) or (B, H, W) bool; true for features to pool. Default: all.
             return_details: Return a [`PoolingOutput`][winnow.functional.PoolingOutput].
         """
-        # Prototype distances and the weighted sum stay in full precision under autocast; both are cheap.
+        # Prototype distances and the weighted sum stay in float32 under autocast; both are cheap.
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self._dtype(features))
             flat = None if mask is None else mask.flatten(1)

@@ -129,7 +129,7 @@ class CroW(Pooling):
 
     Reference: Kalantidis, Mellina, Osindero, "Cross-dimensional Weighting for Aggregated Deep Convolutional
         Features", ECCV Workshops 2016.
-    Use when: there is no training, or you need weights without parameters.
+    Use when: the model is not trained, or you need weights without parameters.
     Differences: averages where the paper sums. The comparison of [Thesis] replaces $q_k$ by the mean of
         $\sigma(x_{jk})$ (`presence=sigmoid`), which has a gradient but varies little, since $\sigma(0) = 1/2$.
         Weights are a, normalized.

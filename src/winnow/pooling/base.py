@@ -41,10 +41,10 @@ class Pooling(nn.Module):
         layout: Layout of the input. A "set" has any number of features in any order. A "grid" is a map of any size
             (B, C, H, W). "fixed" is a constant number of features in a constant order.
         needs_guide: Whether raw features are pooled with weights computed from the projected ones.
-        has_weights: Whether features can have different weights; without them there is no heat map.
+        has_weights: Whether features can have different weights, which a heat map shows.
         has_attributes: Whether the pooling has prototypes and returns the fraction of mass matched to each.
         in_features: Channels of the input, or None if any number is accepted.
-        guide_features: Channels of the guide, or None if there is no guide.
+        guide_features: Channels of the guide; None without a guide.
     """
 
     stage: ClassVar[Stage] = "raw"

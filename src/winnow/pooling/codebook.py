@@ -113,7 +113,7 @@ def transport_plan(costs: Tensor, eps: float, steps: int, masses: Tensor) -> Ten
 
     $$\pi_{ij} = u_i e^{-\varepsilon c_{ij}} v_j, \qquad \sum_j \pi_{ij} = \tfrac1m, \quad \sum_i \pi_{ij} = q_j$$
 
-    Computed in the log domain, so no value of eps overflows. The last update is that of the features; their sums are
+    Computed in the log domain, so no value of eps overflows. The last update normalizes the features, so their sums are
     exact.
 
     Args:
@@ -140,7 +140,7 @@ class OTP(PrototypePooling):
       \pi = \arg\min_\pi \sum_{ij} \pi_{ij} c_{ij} + \tfrac1\varepsilon \sum_{ij} \pi_{ij} \log \pi_{ij}
       \;\text{ s.t. }\; \sum_j \pi_{ij} = \tfrac1m, \; \sum_i \pi_{ij} = \tfrac1n$$
 
-    The costs are those of [`GSP`][winnow.pooling.GSP]. Input: projected features of size dim / m. The 8x16 of [Thesis]
+    Costs as in [`GSP`][winnow.pooling.GSP]. Input: projected features of size dim / m. The 8x16 of [Thesis]
     is `dim=128 pooling.num_prototypes=8`, its 64x128 is `dim=8192 pooling.num_prototypes=64`.
 
     Reference: Mialon, Chen, d'Aspremont, Mairal, "A Trainable Optimal Transport Embedding for Feature Aggregation and

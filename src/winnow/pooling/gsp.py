@@ -236,7 +236,7 @@ class GeMGSP(GSPGuidedPooling):
 
     W is the projection that follows, and r is learned.
 
-    Reference: [GSP]; the mean is that of [`GeM`][winnow.pooling.GeM].
+    Reference: [GSP]; mean as in [`GeM`][winnow.pooling.GeM].
     Use when: GeM is your baseline.
     Differences: none known. Weights are each feature's fraction of the sum, averaged over channels.
 

@@ -167,7 +167,7 @@ class SOLAR(Pooling):
         ECCV 2020.
     Use when: distant locations of the same object should reinforce each other.
     Differences: the attention only, used once, without the second-order loss; the paper has blocks in two stages of
-        the network and a whitening layer. Weights are those of the generalized mean.
+        the network and a whitening layer. Weights: as for the generalized mean.
 
     Args:
         in_features: Channels of the features.

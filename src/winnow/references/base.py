@@ -90,7 +90,7 @@ class ProxyReferences(References):
     Use when: a batch has few images per class, or each class must contribute to every step. Memory and time grow
     linearly with the number of classes; 11,318 proxies are no burden.
 
-    Differences: works with any pair loss. In PML each proxy loss has proxies of its own. Proxies start with unit
+    Differences: works with any pair loss. In PML each proxy loss owns its proxies. Proxies start with unit
     length in expectation.
 
     Args:

@@ -84,7 +84,7 @@ def verdict(
     Args:
         difference: Paired difference with its interval; None if nothing was measured.
         size: c, for a claim about a size.
-        equal: delta, for a claim that there is no difference.
+        equal: delta, for a claim of no difference.
         complete: Whether all runs of the claim are finished.
 
     Raises:

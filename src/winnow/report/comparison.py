@@ -31,7 +31,7 @@ class Method:
     """Method with one run per seed.
 
     Raises:
-        DataError: If there is no run, a seed occurs twice, or a run has no MAP@R.
+        DataError: If a method has no run, a seed occurs twice, or a run has no MAP@R.
     """
 
     name: str  # such as "GSP + ZSR"
@@ -91,7 +91,7 @@ class Comparison:
     """Methods on the same data, as a report page shows them. The first method is the reference of all differences.
 
     Raises:
-        DataError: If there is no method, or two methods have the same name.
+        DataError: If `methods` is empty, or two methods have the same name.
     """
 
     title: str
@@ -133,7 +133,7 @@ def mean_map(method: Method) -> float:
 
 
 def best_other(comparison: Comparison) -> Method | None:
-    """Return the method with the highest mean MAP@R except the first one; None if there is no other."""
+    """Return the method with the highest mean MAP@R except the first one; None for a single method."""
     return max(comparison.methods[1:], key=mean_map, default=None)
 
 
@@ -160,7 +160,7 @@ def evidence(comparison: Comparison) -> str:
 
 
 def metric_names(comparison: Comparison) -> list[str]:
-    """Return all metrics of the runs: those of the tables first, then the others in order of occurrence."""
+    """Return all metrics of the runs: metrics of the tables first, then the other ones in order of occurrence."""
     found = dict.fromkeys(name for method in comparison.methods for run in method.runs for name in run.metrics)
     return [name for name in METRICS if name in found] + [name for name in found if name not in METRICS]
 
@@ -223,7 +223,7 @@ def display_table(comparison: Comparison) -> tuple[list[Column], list[dict[str, 
 
 
 def table_note(comparison: Comparison) -> str:
-    """Return what the numbers of the results table are."""
+    """Return the note below the results table."""
     text = "Test classes; none of them was used for training or validation."
     if all(len(method.runs) == 1 for method in comparison.methods):
         return f"{text} n = 1 seed."

@@ -323,7 +323,7 @@ def contour_figure(
     best = int(z.argmax())
     axes.scatter(x[best], y[best], s=120, facecolors="none", edgecolors=INK, linewidths=1.5, zorder=4)
     figure.colorbar(points, ax=axes, label=f"{metric} on validation classes (%)")
-    axes.use_sticky_edges = False  # a dot at the edge of the contours is drawn in full
+    axes.use_sticky_edges = False  # a dot at the edge of the contours is not clipped
     axes.margins(0.05)
     axes.set_xlabel(keys[0])
     axes.set_ylabel(keys[1])

@@ -100,7 +100,7 @@ def save_explanation(
         below: Title to the image below the heat map, for models with different crops. None takes `image`.
 
     Raises:
-        DataError: If there is no heat map, or weights are invalid.
+        DataError: If no heat map is given, or weights are invalid.
     """
     if not maps:
         raise DataError("maps: expected at least one heat map, got none. Pass the weights of a pooling.")

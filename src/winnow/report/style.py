@@ -1,4 +1,4 @@
-"""Style of all figures: type, lines, and files that suit light and dark pages; colors are those of the palette."""
+"""Style of all figures: type, lines, and files that suit light and dark pages; colors come from the palette."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True)
 class Styled:
-    """Cell with a text of its own, such as "19.58 ± 0.21" for the number 19.58."""
+    """Cell with a separate text, such as "19.58 ± 0.21" for the number 19.58."""
 
     value: float | str | None  # in CSV
     text: str  # in Markdown and LaTeX

@@ -57,7 +57,7 @@ _JPEG: dict[str, Any] = {"content": {"image/jpeg": {"schema": {"type": "string",
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI responses of errors: those of all routes, and the given ones."""
+    """Return the OpenAPI responses of errors that all routes have, and of the given ones."""
     listed = sorted({401, 403, 421, 422, 429, 503, *statuses})
     return {status: {"model": schemas.ErrorResponse, "description": _ERRORS[status]} for status in listed}
 

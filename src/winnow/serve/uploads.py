@@ -76,7 +76,7 @@ def decode_upload(data: bytes, limits: Limits) -> Image.Image:
 
 
 def _has_signature(data: bytes) -> bool:
-    """Return whether the first bytes are those of an accepted type; Pillow does not identify a damaged header."""
+    """Return whether the first bytes belong to an accepted type; Pillow does not identify a damaged header."""
     return data.startswith(_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 

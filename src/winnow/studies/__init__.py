@@ -3,14 +3,12 @@
 A study is one object and one line in `STUDIES`.
 """
 
-from collections.abc import Mapping
-
 from winnow.studies import (
     average_pooling,
     ccp_cost,
     ccp_geometry,
     ccp_grids,
-    ccp_mnist,
+    ccp_plane,
     ccp_samples,
     ccp_search,
     collage,
@@ -28,6 +26,7 @@ from winnow.studies import (
 )
 from winnow.studies.base import Findings, Task, write_findings
 from winnow.studies.legacy import function_study
+from winnow.studies.scores import Scores
 from winnow.studies.spec import (
     GROUPS,
     Claim,
@@ -43,19 +42,19 @@ from winnow.studies.spec import (
 
 _GSP, _ZSR, _CCP, _OTHER = GROUPS
 _ALL: tuple[Study, ...] = (
-    function_study("toy-map", toy_map.study, "hard vs. soft selection, low mu", "[Thesis], Fig. 5.2", _GSP),
-    function_study("tokens", tokens.study, "GAP vs. GSP on bags of tokens", "[Thesis], Fig. 5.4", _GSP),
+    toy_map.TOY_MAP,
+    tokens.TOKENS,
     gsp_grids.MU,
     gsp_grids.M_EPS,
     gsp_grids.PROTOTYPES,
-    function_study("iterations", iterations.study, "cost and error of k iterations", "[Thesis], Fig. 5.9", _GSP),
+    iterations.ITERATIONS,
     pooling_grids.POOLINGS,
     pooling_grids.CUB_POOLING_STUDY,
-    function_study("collage", collage.study, "all poolings, CIFAR Collage", "[Thesis], Fig. 5.5", _GSP),
+    collage.COLLAGE,
     loss_grids.LOSS_STUDY,
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
-    function_study("zero-shot", zero_shot.study, "prediction of unseen classes", "[Thesis], Fig. 5.6", _ZSR),
+    zero_shot.ZERO_SHOT,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,
@@ -63,22 +62,21 @@ _ALL: tuple[Study, ...] = (
     ccp_grids.CCP_BATCH,
     function_study("ccp-search", ccp_search.study, "proximal weight, proxies (Optuna)", "[Thesis], Fig. 3.5", _CCP),
     function_study("ccp-geometry", ccp_geometry.study, "t-SNE and covering radii", "[Thesis], Fig. 3.3", _CCP),
-    function_study("ccp-mnist", ccp_mnist.study, "2-D embeddings on Fashion-MNIST", "[Thesis], Fig. 3.2", _CCP),
-    function_study("ccp-samples", ccp_samples.study, "proxies vs. samples, 2-D", "[Thesis], section 3.3", _CCP),
-    function_study("ccp-cost", ccp_cost.study, "time and memory per step", "[Thesis], section 3.3", _CCP),
+    ccp_plane.CCP_PLANE,
+    ccp_samples.CCP_SAMPLES,
+    ccp_cost.CCP_COST,
     loss_grids.CUB_LOSSES,
-    function_study("average-pooling", average_pooling.study, "GAP as a mixture of prototypes", "[Thesis], Fig. 4.2",
-                   _OTHER),
+    average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
-    function_study("reranking", reranking.study, "query expansion, k-reciprocal", "", _OTHER),
-    function_study("copies", copies.study, "cost of resized image copies", "", _OTHER),
-    function_study("delta-cover", delta_cover.study, "validation on few images", "", _OTHER),
+    reranking.RERANKING,
+    copies.COPIES,
+    delta_cover.DELTA_COVER,
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
 )  # fmt: skip
-STUDIES: Mapping[str, Study] = {study.name: study for study in _ALL}
-"""All studies by name, in the order of lists."""
+STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
+"""All studies by name, in the order of lists; a program may add its own."""
 
 __all__ = [
-    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Study", "StudyReport",
-    "StudyRequest", "Task", "Variant", "write_findings",
+    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Scores", "Study",
+    "StudyReport", "StudyRequest", "Task", "Variant", "write_findings",
 ]  # fmt: skip

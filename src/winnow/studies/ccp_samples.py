@@ -1,132 +1,143 @@
-"""Samples in the place of proxies, on MNIST, Fashion-MNIST or made images (section 3.3.1)."""
+"""Embeddings in two dimensions with samples in place of proxies."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from winnow.data import ArrayImages
-from winnow.errors import DataError
 from winnow.report.style import INK, method_colors, new_figure, styled
-from winnow.studies import ccp_mnist
 from winnow.studies.artifacts import StoredRun, keep_run
-from winnow.studies.base import Findings, Task, paragraphs, with_data
-from winnow.studies.ccp_mnist_report import PER_CLASS, POOL
-from winnow.studies.outcomes import finished, verdict
-from winnow.studies.synthetic_images import load_gray_images
+from winnow.studies.ccp_plane import CCP, SAMPLES, identity, make_config, plane_scale, sizes_of, solve, title_of
+from winnow.studies.scores import Scores
+from winnow.studies.settings import train
+from winnow.studies.spec import Claim, Evidence, Measurement, Row, Scales, Study, StudyRequest
+from winnow.studies.synthetic_images import GrayImages, load_gray_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THESIS = {"samples": 98.06, "proxies": 97.21}
-METHODS = {"samples": ["references=batch"], "proxies": ["references=ccp"]}
-STEPS, SEEDS = {True: 600, False: 10_000}, {True: 2, False: 3}
-WORDS = {True: ["train.lr=1e-2", "train.eval_steps=20"], False: []}  # few steps are to be large ones
-MADE_HOW = "ten emoji in grey, drawings and learning rate chosen in short runs so that both ways learn"
+    from winnow.training.config import RunConfig
+
+PUBLISHED = {"samples": 98.06, "proxies": 97.21}
+COMPARED = {"samples": SAMPLES, "proxies": CCP}
+SCORE, THESIS = "test MAP@R", "[Thesis], MNIST"
 
 
-@with_data(small=True, full=True)
-def study(task: Task) -> Findings:
-    """Training against samples and against CCP's proxies, in two dimensions on MNIST (98.06 and 97.21 in 3.3.1).
-
-    Cost: 1 minute (4 runs); in full 30 minutes on MNIST or Fashion-MNIST, less on a GPU.
-    """
-    name, train, test = load_gray_images(task.data, quick=task.small)
-    rows: list[dict[str, Any]] = []
-    for seed in range(SEEDS[task.small]):
-        for method, words in METHODS.items():
-            row = run(task, name, method, [*words, f"seed={seed}"], train, test)
-            rows += [] if row is None else [{"method": method, "seed": seed, **row, "thesis, MNIST": THESIS[method]}]
-    settings = {"small": task.small, "data": name, "steps": STEPS[task.small], "seeds": SEEDS[task.small],
-                "proxies": PER_CLASS, "pool": POOL, "network": ccp_mnist.NAMES[task.small],
-                "tested": len(test)}  # fmt: skip
-    if not rows:
-        raise DataError(f"no run of ccp-samples is finished in {task.runs}: leave out --only-finished")
-    found = {method: [row["test MAP@R"] for row in rows if row["method"] == method] for method in METHODS}
-    missing = finished(len(rows), len(METHODS) * SEEDS[task.small], task.command("ccp-samples"))
-    text = paragraphs(told(found), how(name, task.small), missing)
-    return Findings("Samples and proxies", text, rows, draw(rows), settings)
+def _samples_ahead(s: Scores) -> Evidence:
+    return Evidence(f"{s['samples']:.2f}, proxies {s['proxies']:.2f}", s["samples"] - s["proxies"])
 
 
-def run(
-    task: Task, name: str, method: str, words: list[str], train: ArrayImages, test: ArrayImages
-) -> dict[str, Any] | None:
-    """Train a run, or read what came of it; None where nothing more is to be trained.
-
-    Raises:
-        ConfigError: for a run that was made with other settings.
-    """
-    config = ccp_mnist.make_config([*words, *ccp_mnist.NETWORK[task.small], *WORDS[task.small]], STEPS[task.small])
-    asked: dict[str, Any] = {"data": name, "images": [len(train), len(test)],
-             "config": config.model_dump(mode="json", exclude={"data", "image", "augment"})}  # fmt: skip
-
-    def train_it() -> StoredRun:
-        task.note(f"{method}, seed {config.seed}: {config.train.max_steps} steps at most")
-        solutions, records = ccp_mnist.solve(config, train, test)
-        solution, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
-        problems = len(records) if method == "proxies" else None
-        return StoredRun({
-            "test MAP@R": 100 * solution.test, "validation MAP@R": 100 * record["best"],
-            "steps": sum(one["steps"] for one in records), "problems": problems,
-        })  # fmt: skip
-
-    kept = keep_run(task, f"{method}-seed{config.seed}", asked, train_it)
-    return None if kept is None else dict(kept.numbers)
+def _proxies_near(s: Scores) -> Evidence:
+    behind, published = s["samples"] - s["proxies"], PUBLISHED["samples"] - PUBLISHED["proxies"]
+    return Evidence(f"{behind:.2f} behind; below {published:.2f} by", published - behind)
 
 
-def told(found: dict[str, list[float]]) -> str:
-    """Check: proxies come near samples, which are ahead by less than a point."""
-    if not all(found[method] for method in METHODS):
-        return "Runs are missing, so that the claims cannot be checked yet."
-    samples, proxies = (statistics.mean(found[method]) for method in METHODS)
-    spread = max((statistics.stdev(each) for each in found.values() if len(each) > 1), default=0.0)
-    behind, theirs = samples - proxies, THESIS["samples"] - THESIS["proxies"]
-    near = behind <= max(theirs, spread)
-    seeds = f"seeds deviate by up to {spread:.2f}" if spread else "one seed"
-    begin = (
-        f"Samples have {samples:.2f} test MAP@R and proxies {proxies:.2f} ({seeds}); the documents have "
-        f"{THESIS['samples']} and {THESIS['proxies']} on MNIST, and conclude that proxies can stand for samples:"
-    )
-    items = [
-        f"- samples are ahead: {behind:+.2f} points, there {theirs:+.2f}, {verdict(behind, spread)}",
-        f"- proxies come near: {'agrees' if near else 'does not agree'} (no farther behind than there, or than seeds "
-        "deviate)",
-    ]
-    return paragraphs(begin, "\n".join(items))
+@dataclass(frozen=True, kw_only=True)
+class CCPSamples(Study):
+    """Runs that compare embeddings with samples of the batch, and with proxies."""
+
+    def measure(self, request: StudyRequest) -> Measurement:
+        """Train the missing runs."""
+        images = load_gray_images(request.data, quick=request.quick)
+        rows: list[dict[str, Any]] = []
+        missing: dict[str, list[int]] = {}
+        for seed in request.scale.seeds:
+            for method, settings in COMPARED.items():
+                numbers = self.trained(request, method, make_config(request.scale, settings, seed), images)
+                if numbers is None:
+                    missing.setdefault(method, []).append(seed)
+                else:
+                    rows.append({"method": method, "seed": seed, **numbers, THESIS: PUBLISHED[method]})
+        steps = make_config(request.scale, CCP, 0).train.max_steps
+        settings_of = {**sizes_of(request.scale, images), "steps": steps}
+        return self.measurement(rows, settings_of, missing, len(request.scale.seeds) * len(COMPARED))
+
+    def measurement(
+        self, rows: Sequence[Row], settings: Mapping[str, Any], missing: Mapping[str, Sequence[int]], planned: int
+    ) -> Measurement:
+        """Return the measurement with the means over seeds."""
+        found = {method: [row[SCORE] for row in rows if row["method"] == method] for method in COMPARED}
+        seeds = dict.fromkeys(row["seed"] for row in rows)
+        exact = [{"method": name, SCORE: statistics.fmean(each)} for name, each in found.items() if each]
+        by_seed = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
+        return Measurement(
+            rows=rows, exact=exact, by_seed=by_seed, missing=missing, planned=planned, settings=settings,
+            details=title_of(self, settings),
+        )  # fmt: skip
+
+    def restore(self, content: Mapping[str, Any]) -> Measurement:
+        """Return the measurement that a result file holds."""
+        return self.measurement(content["rows"], content["settings"], content.get("missing", {}), 0)
+
+    def trained(
+        self, request: StudyRequest, method: str, config: RunConfig, images: GrayImages
+    ) -> dict[str, Any] | None:
+        """Train a run, or read its numbers; None if it is missing and nothing is to be trained.
+
+        Raises:
+            ConfigError: If the stored run has other settings.
+        """
+
+        def make() -> StoredRun:
+            request.note(f"{method}, seed {config.seed}: at most {config.train.max_steps} steps")
+            solutions, records = solve(config, images)
+            one, record = max(zip(solutions, records, strict=False), key=lambda pair: pair[1]["best"])
+            return StoredRun({
+                SCORE: 100 * one.test, "validation MAP@R": 100 * record["best"],
+                "steps": sum(each["steps"] for each in records),
+                "problems": len(records) if method == "proxies" else None,
+            })  # fmt: skip
+
+        stored = keep_run(request, f"{method}-seed{config.seed}", identity(config, images), make)
+        return None if stored is None else dict(stored.numbers)
+
+    def figures(self, measured: Measurement) -> Mapping[str, Figure]:
+        """Draw the scores and the published ones."""
+        return {"": draw(measured.rows)} if measured.rows else {}
 
 
-def how(name: str, small: bool) -> str:
-    """Say how it was made."""
-    return (
-        f"Made on {MADE_HOW if name == 'made' else name} (the documents: MNIST) with {ccp_mnist.NAMES[small]}: "
-        f"embeddings in two dimensions, C2, chapter 3's normalisation, {PER_CLASS} proxies of a class out of pools of "
-        f"{POOL}, or the batch's own samples in their place."
-    )
+SOURCE = "[Thesis], section 3.3.1"
+CCP_SAMPLES = CCPSamples(
+    name="ccp-samples", title="Samples and proxies in two dimensions", measures="proxies vs. samples, 2-D",
+    source="[Thesis], section 3.3", group="Chance-constrained proxies", metric=SCORE,
+    scales=Scales(
+        plane_scale("quick", steps=600, seeds=2, cost="1 minute, 4 runs",
+                    settings=train(lr="1e-2", eval_steps=20)),  # few steps are large ones
+        plane_scale("full", steps=10_000, seeds=3, cost="6 runs, 30 minutes, less on a GPU"),
+    ),
+    claims=(
+        Claim("Samples are ahead of proxies", SOURCE, _samples_ahead),
+        Claim(f"Proxies are at most {PUBLISHED['samples'] - PUBLISHED['proxies']:.2f} points behind", SOURCE,
+              _proxies_near),
+    ),
+)  # fmt: skip
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of an axis that lets values near one another be told apart; percent end at 100."""
+    """Return the limits of an axis on which values near each other can be distinguished; percent end at 100."""
     room = max(0.15 * (max(values) - min(values)), 0.5)
     return max(min(values) - room, 0.0), min(max(values) + room, 100.0)
 
 
 @styled
-def draw(rows: list[dict[str, Any]]) -> Figure:
-    """Draw test MAP@R of every run and the means, beside the thesis's."""
+def draw(rows: Sequence[Row]) -> Figure:
+    """Draw test MAP@R of every run, the means, and the published values."""
     figure = new_figure(4.6, 2.6)
     axes = figure.subplots()
-    for place, (method, colour) in enumerate(method_colors(METHODS).items()):
-        values = [row["test MAP@R"] for row in rows if row["method"] == method]
+    for position, (method, color) in enumerate(method_colors(COMPARED).items()):
+        values = [row[SCORE] for row in rows if row["method"] == method]
         if values:
-            axes.barh(place, statistics.mean(values), color=colour, alpha=0.75, height=0.55)
-            axes.plot(values, [place] * len(values), ".", color=INK, markersize=4)
-        axes.plot(THESIS[method], place, "D", color="white", markeredgecolor=INK, label="thesis" if not place else None)
-    axes.set_yticks(range(len(METHODS)), list(METHODS))
+            axes.barh(position, statistics.mean(values), color=color, alpha=0.75, height=0.55)
+            axes.plot(values, [position] * len(values), ".", color=INK, markersize=4)
+        axes.plot(PUBLISHED[method], position, "D", color="white", markeredgecolor=INK,
+                  label="[Thesis]" if not position else None)  # fmt: skip
+    axes.set_yticks(range(len(COMPARED)), list(COMPARED))
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.set_xlim(*limits([*(row["test MAP@R"] for row in rows), *THESIS.values()]))
-    axes.set_title("Test MAP@R, % (the axis does not start at 0)")
+    axes.set_xlim(*limits([*(row[SCORE] for row in rows), *PUBLISHED.values()]))
+    axes.set_title("Test MAP@R (%); the axis does not start at 0")
     figure.legend(loc="outside lower center", fontsize=8)
     return figure

@@ -1,9 +1,10 @@
-"""What a resized and recompressed copy of a set costs a retrieval, measured with a frozen backbone."""
+"""Retrieval on original images and on resized, recompressed copies, with a frozen pretrained backbone."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +20,30 @@ from winnow.evaluation import retrieval_metrics
 from winnow.models import Backbone, Embedder
 from winnow.pooling.base import as_tokens
 from winnow.report.style import method_colors, new_figure, styled
-from winnow.studies.base import Findings, Task, paragraphs
-from winnow.studies.cub_losses import CONFIG
+from winnow.studies.settings import CONFIG, EMOJI_IMAGES, scales
+from winnow.studies.spec import DataNeed, Measurement, Row, Scale, Study, StudyRequest
 from winnow.training import load_config
 from winnow.training.build import make_crops, resolve_config
 from winnow.training.features import extract_features
+from winnow.training.overrides import Overrides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ORIGINAL, COPY = Path("data/cub200_original"), Path("data/cub200_2011")
-FINE = 92  # a quality of WebP that should cost nothing; the copy has 70
-AT_ONCE = 512  # images whose maps are held at a time
+FINE = 92  # WebP quality without visible loss; the copies of most results have 70
+SHORT = 256  # pixels of the short side of a copy, at most
+BATCH = 512  # images whose feature maps are in memory at one time
+COSINE = "cosine to the original"
 
 
 class Recompressed(ImageSet):
-    """Images as they come out of WebP at some quality.
+    """Images compressed by WebP and decompressed again.
 
     Args:
-        images: The originals.
-        quality: Of WebP, 0 to 100.
-        short: Length that the short side is shrunk to before; None to leave it.
+        images: Original images.
+        quality: WebP quality, 0 to 100.
+        short: Length of the short side, to which larger images are resized first; None leaves sizes unchanged.
     """
 
     def __init__(self, images: ImageSet, quality: int, short: int | None = None) -> None:
@@ -47,7 +51,7 @@ class Recompressed(ImageSet):
         self.labels, self.class_names = images.labels, images.class_names
 
     def name(self, index: int) -> str:
-        """Return the original's name."""
+        """Return the name of the original."""
         return self.images.name(index)
 
     def read(self, index: int) -> Image.Image:
@@ -60,90 +64,105 @@ class Recompressed(ImageSet):
         return Image.open(content)
 
     def cache_key(self, index: int) -> str:
-        """Return the original's identity, the quality and the size."""
+        """Return the key of the original with quality and size."""
         return f"{self.images.cache_key(index)}:webp{self.quality}:{self.short}"
 
 
 def average_features(images: ImageSet, backbone: Backbone, crops: CropTransform, note: Callable[[str], None]) -> Tensor:
-    """Return the unit averages (N, C) of a backbone's local features."""
+    """Return the normalized means (N, C) of local features."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     means = []
-    for start in range(0, len(images), AT_ONCE):
-        rows = range(start, min(start + AT_ONCE, len(images)))
-        part = images.select(rows)
-        means.append(as_tokens(extract_features(backbone, part, crops, device)[0].whole()).mean(dim=1))
+    for start in range(0, len(images), BATCH):
+        rows = range(start, min(start + BATCH, len(images)))
+        batch = extract_features(backbone, images.select(rows), crops, device)[0].whole()
+        means.append(as_tokens(batch).mean(dim=1))
         note(f"{rows.stop} of {len(images)} images")
     return normalize(torch.cat(means), dim=1)
 
 
-def sets(task: Task) -> tuple[Mapping[str, ImageSet], list[str], str | None]:
-    """Return what is compared, originals first, and the words and file of the config of its backbone."""
-    if task.small:
-        images = load_emoji(images_per_class=3, distilled=True).test  # averages of cluttered ones find nothing
-        assert images is not None, "the embedded set has a test split"
-        return {"original": images, **{f"WebP {q}": Recompressed(images, q) for q in (80, 30)}}, ["data=emoji"], None
+def emoji_copies() -> dict[str, ImageSet]:
+    """Return the emoji test classes without clutter, where mean features retrieve, and two copies of them."""
+    images = load_emoji(images_per_class=3, distilled=True).test
+    assert images is not None, "the bundled emoji dataset has a test split"
+    return {"original": images, **{f"WebP {quality}": Recompressed(images, quality) for quality in (80, 30)}}
+
+
+def cub_copies() -> dict[str, ImageSet]:
+    """Return the test classes of CUB-200-2011: original files, the copies of most results, and fine copies.
+
+    Raises:
+        DataError: If a folder is missing.
+    """
     for folder in (ORIGINAL, COPY):
         if not folder.is_dir():
-            raise DataError(f"this study compares {ORIGINAL}, the class folders of the original CUB-200-2011, with "
-                            f"{COPY}, and {folder} is not there")  # fmt: skip
+            raise DataError(
+                f"{folder}: folder not found. Put the class folders of CUB-200-2011 in {ORIGINAL}, and the resized "
+                f"copies in {COPY}."
+            )
     originals = load_images(ORIGINAL)
-    fine = Recompressed(originals, quality=FINE, short=256)
+    fine = Recompressed(originals, quality=FINE, short=SHORT)
     whole = {"original": originals, "copy": load_images(COPY), f"WebP {FINE}": fine}
     half = len(originals.class_names) // 2
-    return {name: images.select_classes(range(half, 2 * half)) for name, images in whole.items()}, [], CONFIG
+    return {name: images.select_classes(range(half, 2 * half)) for name, images in whole.items()}
 
 
-def study(task: Task) -> Findings:
-    """What a resized, recompressed copy of a set costs: a frozen backbone's retrieval on it and on the original.
-
-    Cost: 1 minute; in full, with both sets of CUB-200-2011 images, 40 minutes on two cores.
-    """
-    compared, words, file = sets(task)
-    config = resolve_config(load_config(file, words))
-    backbone, crops = Embedder.create(config).backbone, make_crops(config)
+def measure_copies(
+    compared: Mapping[str, ImageSet], config: Path | str | None, base: Overrides, note: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return a row of retrieval metrics for each copy; the first one is the original, in the same order of images."""
+    resolved = resolve_config(load_config(config, base.to_args()))
+    backbone, crops = Embedder.create(resolved).backbone, make_crops(resolved)
     rows: list[dict[str, Any]] = []
-    vectors: dict[str, Tensor] = {}
+    original: Tensor | None = None
     for name, images in compared.items():
-        task.note(name)
-        vectors[name] = average_features(images, backbone, crops, task.note)
-        found = retrieval_metrics(vectors[name], images.labels)
-        # Both sets are read in the order of their names, so that the same image has the same place.
-        alike = (vectors[name] * next(iter(vectors.values()))).sum(dim=1).mean().item()
-        rows.append({"set": name, "images": len(images), "MAP@R": round(100 * found["MAP@R"], 2),
-                     "P@1": round(100 * found["P@1"], 2), "cosine to the original": round(alike, 4)})  # fmt: skip
-    return Findings(
-        title="What a copy of the images costs",
-        text=told(rows, task.small),
-        rows=rows,
-        figure=draw(rows),
-        settings={"small": task.small, "words": words, "config": file},
-    )
+        note(name)
+        vectors = average_features(images, backbone, crops, note)
+        original = vectors if original is None else original
+        metrics = retrieval_metrics(vectors, images.labels)
+        cosine = (vectors * original).sum(dim=1).mean().item()
+        rows.append({"copy": name, "images": len(images), "MAP@R": round(100 * metrics["MAP@R"], 2),
+                     "P@1": round(100 * metrics["P@1"], 2), COSINE: round(cosine, 4)})  # fmt: skip
+    return rows
 
 
-def told(rows: Sequence[Mapping[str, Any]], small: bool) -> str:
-    """Say what each copy costs."""
-    first, *copies = rows
-    costs = [f"- {row['set']}: {row['MAP@R'] - first['MAP@R']:+.2f} points." for row in copies]
-    what = (
-        "The embedded set's test classes without clutter, and the same pictures after WebP at two qualities."
-        if small
-        else "The 100 test classes of CUB-200-2011: the original JPEG files, the copy whose short side is at most 256 "
-        f"pixels, in WebP of quality 70, that most results here are made with, and one of that size at quality {FINE}."
-    )
-    way = "Unit averages of a frozen pretrained backbone's local features, nothing trained, the same crops."
-    cost = "\n".join([f"MAP@R of the original is {first['MAP@R']:.2f}. From it, of each copy:", "", *costs])
-    return paragraphs(cost, f"{what} {way}")
+@dataclass(frozen=True, kw_only=True)
+class Copies(Study):
+    """A frozen backbone on several copies of the same images; nothing is trained."""
+
+    def measure(self, request: StudyRequest) -> Measurement:
+        """Embed every copy and evaluate retrieval."""
+        scale = request.scale
+        rows = measure_copies(emoji_copies() if request.quick else cub_copies(), scale.file, scale.base, request.note)
+        return Measurement(rows=rows, settings={"words": scale.base.to_args(), "config": scale.file})
+
+    def figures(self, measured: Measurement) -> Mapping[str, Figure]:
+        """Draw MAP@R and P@1 of every copy."""
+        return {"": _draw(measured.rows)}
 
 
 @styled
-def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw MAP@R and P@1 of every set."""
+def _draw(rows: Sequence[Row]) -> Figure:
     figure = new_figure(5.6, 2.6)
-    colours = method_colors([row["set"] for row in rows])
+    colors = method_colors([row["copy"] for row in rows])
     for axes, metric in zip(figure.subplots(1, 2), ("MAP@R", "P@1"), strict=True):
-        for place, row in enumerate(rows):
-            bar = axes.bar(place, row[metric], color=colours[row["set"]], alpha=0.75)
+        for position, row in enumerate(rows):
+            bar = axes.bar(position, row[metric], color=colors[row["copy"]], alpha=0.75)
             axes.bar_label(bar, fmt="%.2f")
-        axes.set_xticks(range(len(rows)), [row["set"] for row in rows])
-        axes.set_title(f"{metric}, percent")
+        axes.set_xticks(range(len(rows)), [row["copy"] for row in rows])
+        axes.set_title(f"{metric} (%)")
     return figure
+
+
+_SETTING = "normalized means of a pretrained backbone's local features, nothing trained."
+COPIES = Copies(
+    name="copies", title="Retrieval on resized image copies", measures="cost of resized image copies", source="",
+    group="Other",
+    scales=scales(
+        Scale("quick", Overrides.parse("data=emoji"), needs=EMOJI_IMAGES, cost="1 minute",
+              setting=f"Bundled emoji, test classes without clutter, as drawn and after WebP compression; {_SETTING}"),
+        Scale("full", needs=DataNeed("CUB-200-2011, original and copy", has_folder=False), cost="40 minutes",
+              setting="Test classes of CUB-200-2011: original JPEG files, copies with a short side of at most "
+                      f"{SHORT} pixels in WebP of quality 70, and copies of this size with quality {FINE}; {_SETTING}",
+              file=CONFIG),
+    ),
+)  # fmt: skip

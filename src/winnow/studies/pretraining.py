@@ -43,7 +43,7 @@ def pretrain(
 ) -> dict[str, Any]:
     """Train a ResNet-20 to classify small images, and save its weights without the classifier.
 
-    Weights that were trained with the same images and recipe are kept.
+    Weights of the same images and recipe are reused.
 
     Args:
         target: A .safetensors file for the weights, as `backbone.weights` takes it; a .json next to it describes them.
@@ -55,11 +55,11 @@ def pretrain(
     Returns:
         Content of the .json file: images, classes, the recipe, and the accuracy on the held-out images.
     """
-    asked = {"images": len(train), "classes": len(train.class_names), "held_out": len(held_out),
-             "fingerprint": train.fingerprint(), "recipe": asdict(recipe)}  # fmt: skip
-    known = read_record(target)
-    if known is not None and target.is_file() and all(known.get(key) == value for key, value in asked.items()):
-        return known
+    requested = {"images": len(train), "classes": len(train.class_names), "held_out": len(held_out),
+                 "fingerprint": train.fingerprint(), "recipe": asdict(recipe)}  # fmt: skip
+    record = read_record(target)
+    if record is not None and target.is_file() and all(record.get(key) == value for key, value in requested.items()):
+        return record
     started = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with fork_rng():
@@ -74,9 +74,9 @@ def pretrain(
     from safetensors.torch import save_file
 
     write_atomically(target, lambda partial: save_file(state, partial))
-    record = {**asked, "accuracy": round(right, 4), "seconds": round(time.perf_counter() - started, 1)}
+    record = {**requested, "accuracy": round(right, 4), "seconds": round(time.perf_counter() - started, 1)}
     write_text(target.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
-    note(f"{target.stem}: {100 * right:.1f} % of the held-out images classified correctly after {record['seconds']} s")
+    note(f"{target.stem}: {100 * right:.1f}% of the held-out images classified correctly after {record['seconds']} s")
     return record
 
 

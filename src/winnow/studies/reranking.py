@@ -1,121 +1,136 @@
-"""What a second look at the neighbours does to retrieval; beyond the documents, whose figures are all of the first."""
+"""Re-ranking of the neighbors that average pooling and GSP find: query expansion and k-reciprocal distances."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
 from winnow.report.style import method_colors, new_figure, styled
-from winnow.studies.base import Findings, Task, paragraphs, with_runs
-from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import findings
-from winnow.studies.sweeps import compare, gsp, losses, where
+from winnow.studies.runner import grid_measurement, restore_grid, train_grid
+from winnow.studies.scores import BY_SEED, Scores, seed_means
+from winnow.studies.settings import C2, CUB_FOLD1, EMOJI, gsp, pooling, scales, train
+from winnow.studies.spec import Claim, Evidence, GridStudy, Measurement, Row, Scale, StudyRequest, Variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN = ("MAP@R", "P@1", "P@R", "R@8")
-LOOKS = {"plain": None, "aqe": 5, "reciprocal, k1 = 8": 8, "reciprocal, k1 = 20": 20}
-"""Each look, and the size of its neighbourhoods; classes of the embedded set have 8 images, those of CUB about 60."""
+    from winnow.studies.runner import StudyRun
 
-ALONE = "Figures with a second look compare only with others of the same look."
-
-Measured = Mapping[tuple[str, str], Sequence[Mapping[str, float]]]
-
-
-def comparison(small: bool) -> Comparison:
-    """Return average pooling and GSP, whose test embeddings are kept."""
-    own = [*losses(small)["C2"], "train.save_embeddings=true"]
-    better = gsp(0.05, 20.0) if small else gsp()
-    return compare([Method("GAP", ["pooling=gap", *own]), Method("GSP", [*better, *own])], small, seeds=3, steps=600)
+METRICS = ("MAP@R", "P@1", "P@R", "R@8")
+PLAIN = "none"
+RERANKINGS = {"aqe": ("aqe", 5), "reciprocal, k1 = 8": ("reciprocal", 8), "reciprocal, k1 = 20": ("reciprocal", 20)}
+"""Name and neighborhood size of each re-ranking. Emoji classes have 8 images, classes of CUB-200-2011 about 60."""
 
 
-@with_runs
-def study(task: Task) -> Findings:
-    """Query expansion and k-reciprocal re-ranking of the neighbours that GAP and GSP find (new).
-
-    Cost: 2 minutes (6 runs); in full 6 runs on CUB-200-2011 and a GPU.
-    """
-    compared = comparison(task.small)
-    found = compared.train(task)
-    measured: dict[tuple[str, str], list[Mapping[str, float]]] = {}
-    for method in compared.methods:
-        for seed in compared.seeds:
-            folder = compared.plan(method, seed, task).run_dir
-            if folder.is_finished:
-                for look in LOOKS:
-                    task.note(f"{method.name}, seed {seed}: {look}")
-                    measured.setdefault((method.name, look), []).append(looked(*folder.read_embeddings(), look))
-    known = " Its classes have 8 images, which k1 = 8 knows; a user's set may not say so." if task.small else ""
-    made = f"{where(task.small, 600)}, C2, test classes.{known} {ALONE}"
-    text = paragraphs("\n".join(told(measured)), made)
-    return findings(task, "reranking", "A second look", text, compared, found, draw(measured), rows(measured))
+def search_metrics(embeddings: Tensor, labels: Tensor, reranking: str) -> dict[str, float]:
+    """Return the metrics of a set that is searched in itself, in percent."""
+    if reranking == PLAIN:
+        found = retrieval_metrics(embeddings, labels)
+    else:
+        name, size = RERANKINGS[reranking]
+        found = reranked_metrics(embeddings, labels, name, num_neighbors=size, settings=KReciprocal(k1=size))
+    return {metric: 100 * found[metric] for metric in METRICS}
 
 
-def looked(embeddings: Tensor, labels: Tensor, look: str) -> dict[str, float]:
-    """Return the metrics of a set that is searched in itself, by a look."""
-    name, size = look.partition(",")[0], LOOKS[look]
-    if size is None:
-        return retrieval_metrics(embeddings, labels)
-    return reranked_metrics(embeddings, labels, name, num_neighbors=size, settings=KReciprocal(k1=size))
+def run_rows(run: StudyRun) -> Iterator[dict[str, Any]]:
+    """Yield a row of one run for each re-ranking, not rounded."""
+    assert run.run_dir is not None, "embeddings lie in the folder of the run"
+    embeddings, labels = run.run_dir.read_embeddings()
+    for reranking in (PLAIN, *RERANKINGS):
+        yield {"search": f"{run.variant}, {reranking}", **search_metrics(embeddings, labels, reranking)}
 
 
-def rows(measured: Measured) -> list[dict[str, object]]:
-    """Return the table: means over the seeds, in percent, and the deviation of MAP@R."""
-    table = []
-    for (method, look), each in measured.items():
-        row: dict[str, object] = {"method": method, "look": look, "runs": len(each)}
-        for name in SHOWN:
-            row[name] = round(100 * statistics.mean(one[name] for one in each), 2)
-        row["MAP@R sd"] = round(100 * statistics.stdev(one["MAP@R"] for one in each), 2) if len(each) > 1 else None
-        table.append(row)
-    return table
+def table(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+    """Return the table: means over seeds, and the standard deviation of MAP@R."""
+    rows = []
+    for name in dict.fromkeys(row["search"] for own in by_seed.values() for row in own):
+        own = [row for rows in by_seed.values() for row in rows if row["search"] == name]
+        method, _, reranking = name.partition(", ")
+        row = {"method": method, "re-ranking": reranking, "runs": len(own)}
+        row |= {metric: round(statistics.mean(one[metric] for one in own), 2) for metric in METRICS}
+        row["MAP@R std"] = round(statistics.stdev(one["MAP@R"] for one in own), 2) if len(own) > 1 else None
+        rows.append(row)
+    return rows
 
 
-def gains(measured: Measured, method: str, look: str, name: str) -> list[float]:
-    """Return by how many points a look is better than the plain one, with every seed."""
-    pairs = zip(measured[method, look], measured[method, "plain"], strict=True)
-    return [100 * (one[name] - plain[name]) for one, plain in pairs]
+def _variants(scale: Scale) -> Iterator[Variant]:
+    own = C2[scale.name] | train(save_embeddings=True)
+    yield Variant("GAP", pooling("gap") | own)
+    yield Variant("GSP", scale.pick(quick=gsp(0.05, 20), full=gsp()) | own)
 
 
-def told(measured: Measured) -> list[str]:
-    """Say what each look does to MAP@R, and to the very first hit: a line for each method."""
-    lines = []
-    for method in dict.fromkeys(method for method, _ in measured):
-        whole, first = ({look: gains(measured, method, look, name) for look in LOOKS if look != "plain"}
-                        for name in ("MAP@R", "P@1"))  # fmt: skip
-        mean = {look: statistics.mean(each) for look, each in whole.items()}
-        listed = "; ".join(f"{look} ({mean[look]:+.2f}, {statistics.mean(first[look]):+.2f})" for look in mean)
-        best = max(mean, key=mean.__getitem__)
-        spread = statistics.stdev(whole[best]) if len(whole[best]) > 1 else 0.0
-        gathers = (
-            f"{best} gathers most of the class" if mean[best] > spread
-            else "none gathers more of the class" if mean[best] <= 0
-            else f"none gathers more of the class than seeds deviate by ({spread:.2f})"
-        )  # fmt: skip
-        lines.append(f"- With {method} {gathers}. Points of MAP@R and of P@1: {listed}.")
-    return lines
+def _raises(method: str, reranking: str) -> Claim:
+    def check(s: Scores) -> Evidence:
+        plain, found = s[f"{method}, {PLAIN}"], s[f"{method}, {reranking}"]
+        return Evidence(f"{found:.2f}, without {plain:.2f}", found - plain)
+
+    return Claim(f"{method}: {reranking} raises MAP@R", "new", check)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankingStudy(GridStudy):
+    """A grid whose saved test embeddings are searched with every re-ranking."""
+
+    def measure(self, request: StudyRequest) -> Measurement:
+        """Train the missing runs and search their embeddings."""
+        found = train_grid(self, request)
+        by_seed: dict[int, list[Row]] = {seed: [] for seed in request.scale.seeds}
+        for run in (run for runs in found.values() for run in runs):
+            request.note(f"{run.variant}, seed {run.seed}: search with each re-ranking")
+            by_seed[run.seed] += run_rows(run)
+        return _with_rows(grid_measurement(self, request.scale, found), by_seed)
+
+    def restore(self, content: Mapping[str, Any]) -> Measurement:
+        """Return the measurement from the runs and the rows of every seed of a result file."""
+        by_seed = {int(seed): rows for seed, rows in content[BY_SEED].items()}
+        return _with_rows(restore_grid(self, content), by_seed)
+
+    def figures(self, measured: Measurement) -> Mapping[str, Figure]:
+        """Draw MAP@R and P@1 of each re-ranking."""
+        return {"": _draw(measured.by_seed)} if measured.rows else {}
+
+
+def _with_rows(grid: Measurement, by_seed: Mapping[int, Sequence[Row]]) -> Measurement:
+    """Return the measurement of a grid with the rows of its searches; a missing run has none of them."""
+    finished = {seed: rows for seed, rows in by_seed.items() if rows}
+    return replace(
+        grid, rows=table(finished), exact=seed_means(finished), by_seed=finished,
+        details={**grid.details, BY_SEED: {str(seed): list(rows) for seed, rows in finished.items()}},
+    )  # fmt: skip
 
 
 @styled
-def draw(measured: Measured) -> Figure:
-    """Draw MAP@R and P@1 by each look, a bar for each method."""
+def _draw(by_seed: Mapping[int, Sequence[Row]]) -> Figure:
     figure = new_figure(7.2, 3.0)
-    methods = list(dict.fromkeys(method for method, _ in measured))
-    colours = method_colors(methods)
-    for place, name in enumerate(("MAP@R", "P@1")):
-        axes = figure.add_subplot(1, 2, place + 1)
-        for number, method in enumerate(methods):
-            values = [[100 * one[name] for one in measured[method, look]] for look in LOOKS]
-            spots = [spot + 0.38 * (number - (len(methods) - 1) / 2) for spot in range(len(LOOKS))]
-            spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
-            axes.bar(spots, list(map(statistics.mean, values)), 0.36, yerr=spread, color=colours[method], label=method)
-        axes.set_xticks(range(len(LOOKS)), [look.replace(", ", "\n") for look in LOOKS], fontsize=7)
-        axes.set_title(f"{name}, %")
-    if methods:
-        figure.axes[0].legend(fontsize=8)
+    rows = table(by_seed)
+    rerankings = list(dict.fromkeys(row["re-ranking"] for row in rows))
+    colors = method_colors(dict.fromkeys(row["method"] for row in rows))
+    for column, metric in enumerate(("MAP@R", "P@1")):
+        axes = figure.add_subplot(1, 2, column + 1)
+        for number, (method, color) in enumerate(colors.items()):
+            values = [[row[metric] for own in by_seed.values() for row in own if row["search"] == f"{method}, {each}"]
+                      for each in rerankings]  # fmt: skip
+            positions = [place + 0.38 * (number - (len(colors) - 1) / 2) for place in range(len(rerankings))]
+            std = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
+            axes.bar(positions, [statistics.mean(each) for each in values], 0.36, yerr=std, color=color, label=method)
+        axes.set_xticks(range(len(rerankings)), [each.replace(", ", "\n") for each in rerankings], fontsize=7)
+        axes.set_title(f"{metric} (%)")
+    figure.axes[0].legend(fontsize=8)
     return figure
+
+
+RERANKING = RerankingStudy(
+    name="reranking", title="Re-ranking of neighbors", measures="query expansion, k-reciprocal", source="",
+    group="Other",
+    scales=scales(
+        EMOJI(steps=600, seeds=3, cost="2 minutes, 6 runs", source="",
+              details="C2, test classes of 8 images, to which k1 = 8 is fitted"),
+        CUB_FOLD1(seeds=3, cost="6 runs on CUB-200-2011, a GPU", details="C2", source=""),
+    ),
+    variants=_variants, claims=tuple(_raises(method, each) for method in ("GAP", "GSP") for each in RERANKINGS),
+)  # fmt: skip

@@ -7,7 +7,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class StudyRun:
     seed: int
     result: RunResult
     run_dir: RunDir | None = None  # None for a run that was read from a result file
+    measured: Mapping[str, float | None] = field(default_factory=dict)  # by the study, with the trained model
 
     def percent(self, metric: str = "MAP@R") -> float:
         """Return a metric on the test classes in percent."""
@@ -61,7 +62,9 @@ class StudyRun:
     def record(self) -> dict[str, Any]:
         """Return the run as the JSON file of a study holds it."""
         values = self.result.to_dict()
-        return {"method": self.variant, "seed": self.seed, **{key: values[key] for key in RECORDED if key in values}}
+        recorded = {key: values[key] for key in RECORDED if key in values}
+        measured = {"measured": dict(self.measured)} if self.measured else {}
+        return {"method": self.variant, "seed": self.seed, **recorded, **measured}
 
 
 Runs = Mapping[str, Sequence[StudyRun]]
@@ -83,7 +86,8 @@ def run_study(study: Study, request: StudyRequest, *, note: str = "") -> StudyRe
     check_request(study, request)
     provenance = collect_provenance()  # now: another commit may be made before a long study ends
     measured = study.measure(request)
-    if measured.planned and not measured.runs and not request.train:  # an empty table would replace a full one
+    finished = measured.runs or measured.exact
+    if measured.planned and not finished and not request.train:  # an empty table would replace a full one
         raise DataError(f"{request.runs}: no run of the study {study.name} is finished. Train its runs first.")
     return make_report(study, request, measured, provenance, note=note)
 
@@ -214,16 +218,20 @@ def restore_grid(study: GridStudy, content: Mapping[str, Any]) -> Measurement:
     scale = study.scales["quick" if content["settings"]["small"] else "full"]
     found: dict[str, list[StudyRun]] = {one.name: [] for one in study.variants(scale)}
     for record in content["runs"]:
-        values = {key: value for key, value in record.items() if key not in ("method", "seed")}
-        if record["method"] in found:
-            found[record["method"]].append(StudyRun(record["method"], record["seed"], RunResult.from_dict(values)))
-    measured = grid_measurement(study, scale, found)
+        name, seed, measured = record["method"], record["seed"], record.get("measured", {})
+        values = {key: value for key, value in record.items() if key not in ("method", "seed", "measured")}
+        if name in found:
+            found[name].append(StudyRun(name, seed, RunResult.from_dict(values), measured=measured))
+    table = grid_measurement(study, scale, found)
     recorded = {row["method"]: row for row in content["rows"]}
-    rows = [
-        {key: recorded.get(row["method"], {}).get(key) if value is None else value for key, value in row.items()}
-        for row in measured.rows
-    ]
-    return replace(measured, rows=rows)
+
+    def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {key: recorded.get(row["method"], {}).get(key) if value is None else value for key, value in row.items()}
+            for row in rows
+        ]
+
+    return replace(table, rows=filled(table.rows), exact=filled(table.exact))
 
 
 def exact_row(study: GridStudy, variant: Variant, runs: Sequence[StudyRun]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Scores:
         self._metric = metric
         self._variants = variants
         self.used: set[str] = set()
+        self._lacks_values = False  # a cell that was read is empty
 
     def __getitem__(self, name: str) -> float:
         return self.cell(name, self._metric)
@@ -37,8 +38,8 @@ class Scores:
         return self._rows.get(name, {}).get(self._metric) is not None
 
     def has_all(self) -> bool:
-        """Return whether every row that was read exists."""
-        return self.used <= set(self._rows)
+        """Return whether every row that was read exists, and has values."""
+        return self.used <= set(self._rows) and not self._lacks_values
 
     def cell(self, row: str, column: str) -> float:
         """Return the value of a row in a column.
@@ -47,8 +48,10 @@ class Scores:
             MissingScoreError: If it is missing.
         """
         self.used.add(row)
-        value = self._rows.get(row, {}).get(column)
+        cells = self._rows.get(row, {})
+        value = cells.get(column)
         if value is None:
+            self._lacks_values |= column in cells
             raise MissingScoreError(f"{row}: no value in column {column}.")
         return float(value)
 
@@ -81,6 +84,7 @@ class Scores:
         members = [one for one in self._variants if one.group == group]
         self.used.update(one.name for one in members)  # a claim about a group is incomplete without one of them
         found = [one for one in members if one.name in self]
+        self._lacks_values |= any(one.name in self._rows for one in members if one not in found)
         if not found:
             raise MissingScoreError(f"{group}: no variant of this group is finished.")
         return found
@@ -114,13 +118,18 @@ def check_claim(
     try:
         evidence: Evidence | None = claim.check(means)
     except (LookupError, ValueError):
-        if is_complete(means.used, measured, scale):
+        if means.has_all() and is_complete(means.used, measured, scale):
             raise
         evidence = None
-    complete = is_complete(means.used, measured, scale)
+    complete = means.has_all() and is_complete(means.used, measured, scale)
     if evidence is None:
         return CheckedClaim(claim.text, claim.source, "runs are missing", None, Verdict.INCOMPLETE)
-    found = exact(evidence.margin) if not scale.seeds else _interval(evidence.margin, _margins(claim, measured, metric))
+    if evidence.interval is not None:
+        found = evidence.interval
+    elif scale.seeds:
+        found = _interval(evidence.margin, _margins(claim, measured, metric))
+    else:
+        found = exact(evidence.margin)
     judged = verdict(found, size=claim.size, equal=claim.equal, complete=complete)
     if given is Verdict.INCOMPLETE:
         judged = Verdict.INCOMPLETE
@@ -135,7 +144,8 @@ def is_complete(used: set[str], measured: Measurement, scale: Scale) -> bool:
     """Return whether rows have a value, and where seeds are random, one of every seed."""
     if any(name in measured.missing for name in used):
         return False
-    names = [{str(next(iter(row.values()))) for row in rows} for rows in (measured.rows, *measured.by_seed.values())]
+    tables = (measured.exact or measured.rows, *measured.by_seed.values())
+    names = [{str(next(iter(row.values()))) for row in rows} for rows in tables]
     return all(used <= each for each in names) and set(scale.seeds) <= (set(measured.by_seed) or set(scale.seeds))
 
 
@@ -206,6 +216,21 @@ def effect_rows(figure: Effects, variants: Sequence[Variant], scores: Scores, me
             effect = round(ours[factor], 2) if ours else None
             rows.append({"method": f"effect of {factor}, {group}", metric: effect, figure.published: round(theirs, 2)})
     return rows
+
+
+BY_SEED = "by seed"
+"""Key of result files: rows of every seed, not rounded, of studies whose runs do not hold them."""
+
+
+def seed_means(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+    """Return the mean of every row over the seeds that have it; the first column names rows, the others are numbers."""
+    own: dict[str, list[Row]] = {}
+    for row in (row for rows in by_seed.values() for row in rows):
+        own.setdefault(str(next(iter(row.values()))), []).append(row)
+    return [
+        {key: value if value == name else statistics.fmean(one[key] for one in rows) for key, value in rows[0].items()}
+        for name, rows in own.items()
+    ]
 
 
 def mean(values: Mapping[Any, float] | Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from winnow.report.claims import CheckedClaim
+from winnow.report.claims import CheckedClaim, Estimate
 from winnow.training.cache import RunCache
 from winnow.training.overrides import Overrides
 from winnow.training.results import Provenance, Record
@@ -86,6 +87,7 @@ class Evidence:
     ours: str  # what was measured, in one clause
     margin: float  # above 0 is what the claim says
     unit: str = "points"
+    interval: Estimate | None = None  # of the margin, where the study repeats something other than seeds
 
 
 @dataclass(frozen=True)
@@ -297,6 +299,15 @@ class StudyReport(Provenance):
     runs: list[dict[str, Any]] = Field(default_factory=list)
     note: str = ""
     figures: dict[str, Any] = Field(default_factory=dict, exclude=True)  # not part of JSON
+
+    @field_validator("missing", mode="before")
+    @classmethod
+    def _read_missing(cls, missing: Mapping[str, Any]) -> dict[str, Any]:
+        """Read "seeds 1, 2", the form of version 0.1.0, as a list."""
+        return {
+            name: [int(seed) for seed in re.findall(r"\d+", seeds)] if isinstance(seeds, str) else seeds
+            for name, seeds in missing.items()
+        }
 
 
 GROUPS = (

@@ -1,4 +1,4 @@
-"""Build what a run needs from its config: image splits, model, and inputs, as one `TrainingSetup`."""
+"""Construction of image splits, model, and inputs from a config, as one `TrainingSetup`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,11 @@ def load_splits(config: RunConfig, cache: RunCache | None = None) -> Splits:
             raise ConfigError(f"data.{named[0]}: the bundled emoji dataset has its own splits. Remove the key.")
         return cached(cache, "emoji", load_emoji)
     return split_by_class(
-        cached(cache, ("images", data.path), lambda: load_images(data.path)),
+        cached(
+            cache,
+            ("images", data.path, data.unreadable_images),
+            lambda: load_images(data.path, on_missing=data.unreadable_images),
+        ),
         train_classes=data.train_classes,
         val_classes=data.val_classes,
         test_classes=data.test_classes,

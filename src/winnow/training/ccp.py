@@ -23,7 +23,7 @@ from winnow.training.inputs import Inputs
 from winnow.training.objective import Objective
 from winnow.training.results import CCPProblem
 
-_POOLS = 1  # separates the seeds of pools from those of steps
+_POOLS = 1  # separates the seeds of pools from the seeds of steps
 
 
 class CCPSolver:

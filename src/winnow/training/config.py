@@ -33,7 +33,7 @@ KEY_SYNONYMS = {
     for target, keys in {
         "augment.hflip": "horizontal_flip",
         "augment.scale": "augmentation random_resized_crop",
-        "backbone": "architecture arch encoder network timm",
+        "backbone": "architecture arch encoder model model_name network timm",
         "backbone.train": "finetune fine_tune freeze freeze_backbone frozen unfreeze",
         "backbone.weights": "checkpoint ckpt pretrained",
         "data": "data_dir dataset folder images path train_dir",
@@ -104,7 +104,9 @@ class DataConfig(Section):
     test_classes: str | None = Field(None, description="test classes by position")
     val_fraction: float = Field(0.15, description="fraction of the classes for validation if none are named")
     test_fraction: float = Field(0.25, description="fraction of the classes for testing if none are named")
-    unreadable_images: Literal["raise", "skip"] = Field("raise", description="action on an image that cannot be read")
+    unreadable_images: Literal["raise", "skip"] = Field(
+        "raise", description="action on an image that is missing or cannot be read"
+    )
     image_cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="storage of decoded images")
     feature_cache: Literal["ram", "disk"] = Field(
         "ram", description="storage of a frozen backbone's feature maps; later runs reuse those on disk"
@@ -381,7 +383,7 @@ def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) 
         recorded: All settings of the run.
 
     Returns:
-        The key, or None if there is no difference.
+        The key; None if all settings are equal.
 
     Raises:
         ConfigError: If the run has a setting, or a value of one, that winnow no longer has.

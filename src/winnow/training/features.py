@@ -169,7 +169,7 @@ class MappedFeatures:
         return torch.stack([self.chunks[chunk][row] for chunk, row in self.locations[rows.numpy()].tolist()])
 
     def to(self, device: torch.device) -> Tensor:
-        """Return all maps on a device, copied in small parts to save RAM."""
+        """Return all maps on a device, copied chunk by chunk to save RAM."""
         whole = torch.empty(len(self), *self.chunks[0].shape[1:], device=device)
         for start in range(0, len(self), 128):
             stop = min(start + 128, len(self))

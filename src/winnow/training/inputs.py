@@ -33,7 +33,7 @@ class Inputs(Protocol):
             indices: Images of the batch.
             generator: Source of all random numbers.
             out: Earlier batch to overwrite and return.
-            rows: Rows of the batch to return; they are equal to those of the whole batch.
+            rows: Rows of the batch to return; they equal the rows of the whole batch.
         """
         ...
 

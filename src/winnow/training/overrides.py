@@ -19,7 +19,7 @@ from winnow.training.config import REGISTRIES, RunConfig, make_config
 
 @dataclass(frozen=True)
 class Overrides:
-    """Settings that replace those of a config: `a | b` has the settings of both, and of two values that of `b`.
+    """Settings that replace settings of a config: `a | b` has both, and of two values the one in `b`.
 
     As in a config, naming another component drops the settings of the one it replaces.
     """

@@ -43,7 +43,7 @@ def train_in_parallel(
 ) -> list[RunOutcome]:
     """Train runs concurrently: they take training steps in turn, each on its own stream of a GPU.
 
-    On a CPU every result is equal to that of the run alone. Objects that runs have in common are made once. A run that
+    On a CPU every result equals the result of the run alone. Objects that runs have in common are made once. A run that
     fails does not end the others. Finished runs are only read, and started runs are resumed.
 
     Args:

@@ -191,7 +191,7 @@ def iter_run(
 
 
 def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[str]:
-    """Return what a user should know about a resolved config and its data."""
+    """Return notices about a resolved config and its data."""
     messages = list(splits.notes)
     counts = {"training": splits.train, "validation": splits.val, "test": splits.test}
     classes = ", ".join(f"{len(s.class_names)} {name}" for name, s in counts.items() if s is not None)
@@ -289,7 +289,7 @@ def evaluate_run(
                 f"data: the run {run_dir.path} has no test classes. Name other images to evaluate.", hint="data"
             )
     else:
-        images = load_emoji().test if data == "emoji" else load_images(data)
+        images = load_emoji().test if data == "emoji" else load_images(data, on_missing=config.data.unreadable_images)
         messages = images.notes if isinstance(images, FileImages) else ()
     assert images is not None, "the bundled emoji dataset has test classes"
     callback = callback or Callback()

@@ -120,7 +120,7 @@ class ReduceOnPlateau:
     $$\eta \leftarrow \max(f \eta, \eta_{\min}) \quad\text{after } k \text{ validations in a row with}\quad
       v \le v_{\text{best}} + \delta$$
 
-    The `cooldown` validations after a reduction do not count. The order of events is that of Keras'
+    The `cooldown` validations after a reduction do not count. Events have the order of Keras'
     `ReduceLROnPlateau`, which [GSP] and [CCP] used; `torch.optim.lr_scheduler.ReduceLROnPlateau` differs. Parameter
     groups keep their multipliers: all rates are scaled by the same factor.
 

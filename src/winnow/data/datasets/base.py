@@ -227,14 +227,14 @@ class Dataset(ABC):
         """Read the files in a folder, and report missing images in the result.
 
         Raises:
-            DataError: If the files are not those of the dataset.
+            DataError: If the files do not belong to the dataset.
         """
 
     def check(self, root: str | Path) -> tuple[DatasetParts, list[MissingImages]]:
         """Read a folder and compare its images and classes with the published counts.
 
         Raises:
-            DataError: If the folder does not exist, or its files are not those of the dataset.
+            DataError: If the folder does not exist, or its files do not belong to the dataset.
         """
         root = Path(root)
         if not root.is_dir():
@@ -289,11 +289,16 @@ class Dataset(ABC):
             root: Folder; None for `default_root`.
 
         Raises:
-            DataError: If the folder is not that of the dataset, or images are missing that were not accepted.
+            DataError: If the folder does not belong to the dataset, or missing images were not accepted.
         """
         folder = self.default_root if root is None else Path(root)
         contents, missing = self.check(folder)
         for one in missing:
+            if one.found > one.expected:
+                raise DataError(
+                    f"{folder}: {one.describe()}, {one.found - one.expected:,} more than published. Remove the images "
+                    "that are not of the dataset, or set data.path to the folder to use all of them."
+                )
             if not self.is_accepted(folder, one):
                 raise DataError(
                     f"{folder}: {one.describe()}. Restore the images, or accept their absence with "

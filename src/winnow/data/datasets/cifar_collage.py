@@ -35,7 +35,7 @@ class CIFARCollage(Dataset):
     validation, and test in alphabetical order. Target and background classes of the test are therefore unseen in
     training. The label is the target superclass, and the 16 labels are the same in all parts.
     Layout: files of CIFAR-100.
-    License: that of CIFAR-100.
+    License: as CIFAR-100.
 
     Args:
         parts: Number of classes of each superclass in training, validation, and test: 2/1/2 as in the text of

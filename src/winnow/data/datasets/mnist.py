@@ -84,7 +84,7 @@ class MNIST(Dataset):
 class FashionMNIST(MNIST):
     """Fashion-MNIST: 70,000 images of clothes of 28 x 28 pixels (Xiao et al., 2017).
 
-    Split, layout, and arguments are those of MNIST.
+    Split, layout, and arguments: as MNIST.
     License: MIT.
     """
 

@@ -15,7 +15,7 @@ let frame = null; // of the query's picture
 let prototypes = null;
 
 const named = (image) => image.label ?? image.name;
-// The sliders' steps are coarser than the model's own values can be, so defaults are what the sliders make of them.
+// Steps of the sliders may be coarser than the values of the model, so defaults are read back from the sliders.
 const defaults = () => Object.fromEntries(SETTINGS.map((name) => [name, Number($(name).dataset.default)]));
 const selection = () => {
   if (!about?.adjustable) return {};
@@ -124,7 +124,7 @@ function show(result) {
 }
 
 // Heat maps are computed when they are shown: all with the check box on, one when the pointer or focus is on it.
-const withHeatMaps = new Set(); // ids whose heat maps are those of the current settings
+const withHeatMaps = new Set(); // ids whose heat maps match the current settings
 async function loadHeatMaps(ids, signal) {
   const missing = ids.filter((id) => found.tiles.has(id) && !withHeatMaps.has(id));
   if (!missing.length || $('heat-label').hidden) return;

@@ -129,7 +129,7 @@ def launch_fabric(accelerator: str, precision: Any) -> Fabric:
             f"train.device: torchrun started {local_count} processes on a machine with {torch.cuda.device_count()} "
             "GPUs. Start one process for each GPU, or set train.device=cpu."
         )
-    # Some parameters are not trained at every step: prototypes before they are set, the backbone in the warm-up.
+    # Several parameters skip steps: prototypes before they are set, the backbone in the warm-up.
     # Buffers need no exchange, because every process computes the same. The option's name depends on torch's version.
     known = signature(nn.parallel.DistributedDataParallel).parameters
     exchange: dict[str, Any] = {
