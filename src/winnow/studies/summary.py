@@ -29,7 +29,8 @@ def documents() -> list[dict[str, Any]]:
         for method, values in table.items():
             base, _, last = method.rpartition("+")
             if last == added and base in table:
-                rows += [improvement(f"thesis, Table {number}", SETS[on], base, added.removesuffix("-zsr").upper(), table[base][on, dim],
+                name = added.removesuffix("-zsr").upper()
+                rows += [improvement(f"thesis, Table {number}", SETS[on], base, name, table[base][on, dim],
                                      value, dim) for (on, dim), value in values.items()]  # fmt: skip
     return rows
 
