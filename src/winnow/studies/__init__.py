@@ -62,7 +62,7 @@ _ALL: tuple[Study, ...] = (
     ccp_grids.CCP_POOL,
     ccp_grids.CCP_BATCH,
     function_study("ccp-search", ccp_search.study, "proximal weight, proxies (Optuna)", "[Thesis], Fig. 3.5", _CCP),
-    function_study("ccp-geometry", ccp_geometry.study, "t-SNE and covering radii", "[Thesis], Fig. 3.3", _CCP),
+    ccp_geometry.CCP_GEOMETRY,
     ccp_plane.CCP_PLANE,
     ccp_samples.CCP_SAMPLES,
     ccp_cost.CCP_COST,

@@ -240,3 +240,23 @@ def mean(values: Mapping[Any, float] | Sequence[float]) -> float:
         StatisticsError: If there are none.
     """
     return statistics.fmean(values.values() if isinstance(values, Mapping) else values)
+
+
+def mean_rows(tables: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return the means of numbers over the tables of seeds; None where a row has no number.
+
+    Tables have named rows in the same order; a row that one of them lacks is left out.
+    """
+    by_name = [{next(iter(row.values())): row for row in rows} for rows in tables]
+    common = [name for name in by_name[0] if all(name in rows for rows in by_name)] if by_name else []
+
+    def mean_of(values: Sequence[Any]) -> Any:
+        return statistics.fmean(values) if all(isinstance(value, int | float) for value in values) else None
+
+    found: list[Row] = []
+    for name in common:
+        first, *others = [rows[name] for rows in by_name]
+        (named, _), *numbers = first.items()
+        cells = {key: mean_of([value, *(row.get(key) for row in others)]) for key, value in numbers}
+        found.append({named: name} | cells)
+    return found
