@@ -23,12 +23,12 @@ from winnow.training.results import collect_provenance
 ROOT = Path(__file__).resolve().parents[1]
 CLASSES = 48
 COMMAND = [
-    "protocol", "fair", "photos", "c2", "c2+gsp", "backbone=tf_efficientnet_lite0", "backbone.weights=auto",
+    "protocol", "fair", "photos", "c2", "c2+gsp-zsr", "backbone=tf_efficientnet_lite0", "backbone.weights=auto",
     "backbone.train=full", "image.resize=40", "image.crop=32", "train.max_steps=40", "train.eval_steps=10",
     "train.lr=1e-4",
     "-o", "runs",
 ]  # fmt: skip
-TABLES = ("table.csv", "pairs.csv", "table.md", "table.tex")
+TABLES = ("table.csv", "paired_differences.csv", "table.md", "table.tex")
 
 
 def make_photos(folder: Path) -> None:

@@ -43,7 +43,7 @@ def test_public_names_of_packages_exist(package):
         assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("package", ["winnow.index", "winnow.models", "winnow.evaluation", "winnow.cli.search"])
+@pytest.mark.parametrize("package", ["winnow.index", "winnow.models", "winnow.evaluation", "winnow.cli.index"])
 def test_searching_needs_no_training_code(package):
     loaded = loaded_after(f"import {package}")
     assert not {name for name in loaded if name.startswith(("winnow.training", "winnow.losses", "winnow.miners"))}
@@ -52,17 +52,16 @@ def test_searching_needs_no_training_code(package):
 def test_our_own_settings_use_present_names():
     code = (
         "from winnow.demo import METHODS\n"
-        "from winnow.protocols import find_backbone, find_protocol, find_set\n"
-        "from winnow.protocols.methods import method_words\n"
+        "from winnow.protocols import MethodSpec, find_backbone, find_dataset, find_protocol\n"
         "from winnow.registry import RENAMED_KEYS\n"
         "from winnow.training import load_config\n"
         "for method in METHODS:\n"
         "    method.config(seed=0, steps=1)\n"
         "for protocol in ('fair', 'conventional'):\n"
         "    for name in ('cub200', 'sop'):\n"
-        "        for method in ('c1+xbm+gsp', 'c2+ccp', 'ms+gsp', 'softtriple', 'pnca', 'pa'):\n"
-        "            chosen = find_protocol(protocol, 5), find_backbone('resnet50')\n"
-        "            load_config(None, method_words(method, find_set(name), *chosen))\n"
+        "        for method in ('c1+xbm+gsp-zsr', 'c2+ccp', 'ms+gsp-zsr', 'softtriple', 'pnca', 'pa'):\n"
+        "            chosen = find_dataset(name), find_protocol(protocol, 5), find_backbone('resnet50')\n"
+        "            load_config(None, MethodSpec.parse(method).overrides(*chosen).to_args())\n"
         "assert not RENAMED_KEYS, RENAMED_KEYS\n"
     )
     loaded_after(code)

@@ -15,12 +15,12 @@ import typer
 import benchmarks.__main__
 from tests.docs.blocks import FENCE, PAGES, ROOT, blocks, name, words_of
 from winnow.cli.main import app
+from winnow.cli.protocol import chapter_of
 from winnow.losses import LOSSES
 from winnow.miners import MINERS
 from winnow.pooling import POOLINGS
-from winnow.protocols import find_backbone, find_protocol, find_set
-from winnow.protocols.methods import method_words
-from winnow.protocols.variants import Variant, is_method
+from winnow.protocols import MethodSpec, find_backbone, find_dataset, find_protocol
+from winnow.protocols.methods import is_method
 from winnow.references import REFERENCES
 from winnow.regularizers import REGULARIZERS
 from winnow.studies import STUDIES
@@ -78,10 +78,11 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
     if words[1] == "protocol" and context.params["name"] is not None:
         monkeypatch.chdir(tmp_path)
         Path("photos").mkdir()  # the folder of one's own that pages speak of
-        kind, on = find_protocol(context.params["name"], context.params["chapter"]), find_set(context.params["target"])
-        for variant in (Variant.read(word) for word in context.params["words"] if is_method(word)):
-            method_words(variant.name, on, kind, find_backbone(context.params["backbone"]))
-            settings += variant.settings
+        kind = find_protocol(context.params["name"], chapter_of(context.params["paper"]))
+        on, network = find_dataset(context.params["dataset"]), find_backbone(context.params["backbone"])
+        for method in (MethodSpec.parse(word) for word in context.params["words"] if is_method(word)):
+            method.overrides(on, kind, network)
+            settings += method.settings
     # A part that the page itself adds is there once the page has been followed, as its own test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))
     load_config(None, [word for word in settings if word.partition("=")[2] not in added])

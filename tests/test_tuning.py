@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.conftest import MakeFolder
-from tests.protocols.test_runs import WORDS, Killed
+from tests.protocols.test_plan import SMALL, Killed
 from winnow.cli.main import app
 from winnow.cli.train import split_words
 from winnow.errors import ConfigError, MissingExtraError, ModelError, OutputError
@@ -45,7 +45,7 @@ def test_ranges_that_are_none(words: list[str]) -> None:
 
 
 def make_search(photos: Path, folder: Path, *words: str) -> Search:
-    space, plain = parse_space([f"data={photos}", *WORDS, "pooling=gap", *words])
+    space, plain = parse_space([f"data={photos}", *SMALL, "pooling=gap", *words])
     return Search(None, plain, space, folder)
 
 
@@ -191,7 +191,7 @@ def test_a_memory_that_breaks_meanwhile_is_told(make_folder: MakeFolder, tmp_pat
     with pytest.raises(ModelError, match=r"search\.db"):
         search.run(2, on_end=lambda number, params, value: _spoil(search.database))
     search.database.unlink()
-    words = ["tune", f"data={photos}", *WORDS, "pooling=gap", "dim=2..4", "-o", str(tmp_path / "out"), "--trials", "1"]
+    words = ["tune", f"data={photos}", *SMALL, "pooling=gap", "dim=2..4", "-o", str(tmp_path / "out"), "--trials", "1"]
     with pytest.MonkeyPatch.context() as patch:  # after the last trial, before the table
         patch.setattr("winnow.cli.console.err.print", lambda *args, **settings: _spoil(search.database))
         error = CliRunner().invoke(app, words).exception
@@ -252,7 +252,7 @@ def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, t
 def test_the_command(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos, out = make_folder(classes=8, images=3, size=16), tmp_path / "out"
-    words = ["tune", f"data={photos}", *WORDS, "pooling=gap", "train.lr=1e-3..1e-1:log", "dim=2..6", "-o", str(out)]
+    words = ["tune", f"data={photos}", *SMALL, "pooling=gap", "train.lr=1e-3..1e-1:log", "dim=2..6", "-o", str(out)]
     said = CliRunner().invoke(app, [*words, "--trials", "5"])
     assert said.exit_code == 0, said.output
     assert "next: winnow train" in said.output
@@ -269,7 +269,7 @@ def test_the_next_command_is_that_of_the_best_trial(make_folder: MakeFolder, tmp
     photos, out = make_folder(classes=8, images=3, size=16), tmp_path / "out folder"
     (tmp_path / "my config.yaml").write_text("seed: 7\n")
     # The name of the loss is searched after one of its settings, and would drop it if it came after.
-    words = [str(tmp_path / "my config.yaml"), f"data={photos}", *WORDS, "pooling=gap", "augment.scale=[0.5, 1.0]",
+    words = [str(tmp_path / "my config.yaml"), f"data={photos}", *SMALL, "pooling=gap", "augment.scale=[0.5, 1.0]",
              "loss.margin=0.3..0.9", "loss=margin|triplet"]  # fmt: skip
     said = CliRunner().invoke(app, ["tune", *words, "-o", str(out), "--trials", "2"])
     assert said.exit_code == 0, said.output

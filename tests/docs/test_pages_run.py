@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.docs.blocks import PAGES, blocks, name
 from tests.docs.reader import Belongings, Reader
 from winnow.data.datasets import DATASETS
+from winnow.studies import STUDIES
 from winnow.training.config import REGISTRIES
 
 RUN = ("python", "console", "yaml", "diff")
@@ -28,9 +30,10 @@ def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeyp
         monkeypatch.setattr(registry, "_parts", dict(registry._parts))
     monkeypatch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
     reader = Reader(belongings)
-    for block in blocks(page):
-        if block.language in RUN and block.reason is None:
-            reader.follow(block)
+    with mock.patch.dict(STUDIES):  # restores it: a page may add studies
+        for block in blocks(page):
+            if block.language in RUN and block.reason is None:
+                reader.follow(block)
     own = [key for key, module in sys.modules.items() if is_below(getattr(module, "__file__", None), tmp_path)]
     for key in own:
         del sys.modules[key]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,22 +291,39 @@ def protocol_task(
     """Return the request for runs of a protocol; `once` leaves one run of each method."""
     kind = find("winnow.protocols:find_protocol")(protocol, chapter)
     if once:
-        folds = "models" if hasattr(kind, "models") else "folds"
-        kind = replace(kind, runs=1, **{folds: 1})
-    task = find("winnow.protocols:ProtocolRequest", "winnow.protocols:Task")
-    return call(
-        task, kind, find("winnow.protocols:find_set", "winnow.protocols:find_dataset")(target), list(methods), folder,
-        find("winnow.protocols:find_backbone")(backbone), overrides__settings__words=list(words),
-    )  # fmt: skip
+        kind = kind.model_copy(update={"runs": 1, "folds": 1})
+    dataset, network = find("winnow.protocols:find_dataset")(target), find("winnow.protocols:find_backbone")(backbone)
+    request = find("winnow.protocols:ProtocolRequest")
+    return request(kind, dataset, list(methods), folder, network, overrides=list(words))
 
 
 def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
     """Return the method, the folder (relative) and the config of every run of a request."""
-    trials = attribute(task, "trials", "plan")()
     return [
-        (trial.method, run_path(trial.planned).relative_to(task.folder).as_posix(), trial.planned.config)
-        for trial in trials
-    ]
+        (first_method(run.method), first_method(run_path(run.planned).relative_to(task.folder).as_posix()),
+         run.planned.config)
+        for run in task.plan()
+    ]  # fmt: skip
+
+
+def first_method(text: str) -> str:
+    """Return a text with the methods that it names under their names of 0.1.0."""
+    for first, present in RENAMED_ADDITIONS.items():
+        text = re.sub(rf"\+{present}(?=$|[+,/])", f"+{first}", text)
+    return text
+
+
+def first_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of a protocol with the keys and the methods of 0.1.0."""
+    first = {key: value for key, value in table.items() if key != "note"} | {"about": ""}
+    protocol = table["protocol"]
+    first["protocol"] = {**protocol, "about": FIRST_TEXTS.get(protocol["name"], protocol["about"])}
+    for key in ("rows", "pairs"):
+        first[key] = [
+            {name: first_method(value) if name in ("method", "against") else value for name, value in one.items()}
+            for one in table[key]
+        ]
+    return first
 
 
 def run_path(planned: Any) -> Path:
@@ -317,7 +334,9 @@ def run_path(planned: Any) -> Path:
 def method_names() -> tuple[list[str], list[str], list[str]]:
     """Return the methods of the tables, what can be added, and the losses."""
     protocols = find("winnow.protocols")
-    return list(protocols.ROWS), list(protocols.ADDITIONS), list(protocols.losses())
+    first = {present: first for first, present in RENAMED_ADDITIONS.items()}
+    rows = [first_method(name) for name in protocols.PUBLISHED_METHODS]
+    return rows, [first.get(name, name) for name in protocols.ADDITIONS], list(protocols.losses())
 
 
 def study_runs(name: str, small: bool, folder: Path) -> list[tuple[str, tuple[int, ...], str, Any]] | None:
@@ -357,6 +376,12 @@ def study_names() -> list[str]:
     return [first_names.get(name, name) for name in find("winnow.studies:STUDIES")]
 
 
+RENAMED_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
+"""First names of what protocols add to losses and their present ones."""
+FIRST_TEXTS = {
+    "ablation": "one model on two thirds of the training classes, judged on the last third; the mean of three",
+}
+"""Descriptions of protocols in 0.1.0, which tables hold."""
 RENAMED_STUDIES = {"centres": "centers"}
 """First names of studies and their present ones."""
 
@@ -409,8 +434,8 @@ def read_sweep(folder: Path) -> list[Any]:
 
 def train_protocol(task: Any, monitor: Callable[[Any], Any]) -> None:
     """Train the runs of a protocol, each with a monitor of its own."""
-    packed = find("winnow.protocols:packed")
-    task.train(task.trials(), packed(at_once=1, monitor=monitor))
+    local_executor = find("winnow.protocols:local_executor")
+    task.train(task.plan(), local_executor(jobs=1, callback=monitor))
 
 
 def tune(folder: Path, words: Sequence[str], trials: int, killed: int | None = None) -> None:

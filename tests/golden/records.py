@@ -133,7 +133,7 @@ def config_differences() -> Iterator[str]:
             yield found
 
 
-def run_difference(old: Any, new: Any, where: str, *, exact: bool, lines: int = 1) -> str | None:
+def run_difference(old: Any, new: Any, where: str, *, exact: bool, lines: int = 1, rtol: float = 0.0) -> str | None:
     """Return the first difference of what runs came to.
 
     The same machine gives the same bits. On another one training drifts apart, so that what comes before it is
@@ -145,10 +145,11 @@ def run_difference(old: Any, new: Any, where: str, *, exact: bool, lines: int = 
         where: What it is, for the answer.
         exact: Bit by bit, wherever this runs.
         lines: Lines of a log that come before training.
+        rtol: Bound on the same machine.
     """
     new = json.loads(json.dumps(new))
     if exact or same_machine():
-        return values.difference(old, new, 0.0, where)
+        return values.difference(old, new, 0.0 if exact else rtol, where)
     if isinstance(old, Mapping) and "log" in old:
         first = [{key: run[key] for key in BEFORE} | {"log": run["log"][:lines]} for run in (old, new)]
         found = values.difference(*first, RTOL32, where)

@@ -164,7 +164,7 @@ def outcome_of_sweep(folder: Path) -> dict[str, Any]:
 
 def outcome_of_protocol(folder: Path) -> dict[str, Any]:
     """Return what the table of a protocol holds of numbers."""
-    table = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    table = a.first_table(json.loads((folder / "table.json").read_text(encoding="utf-8")))
     keys = ("protocol", "set", "rows", "pairs", "differences", "metrics", "dims", "network")
     return {"keys": sorted(table), **{key: without_times(table[key]) for key in keys if key in table}}
 

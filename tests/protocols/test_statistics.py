@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
+from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy.stats import norm, t
+from scipy.stats import t
 
-from winnow.protocols.statistics import Spread, ensembles, mean_of_members, resampled_means, spread
-from winnow.protocols.student import student_quantile, widening
+from winnow.protocols.statistics import (
+    bootstrap_estimate,
+    clip_interval,
+    list_ensembles,
+    mean_of_members,
+    resampled_means,
+    widening,
+)
+from winnow.report.claims import Estimate
 
 
 def models(*runs: int, seed: int = 0) -> list[list[float]]:
@@ -19,27 +28,27 @@ def models(*runs: int, seed: int = 0) -> list[list[float]]:
 
 
 def test_there_are_81_ensembles_of_one_run_of_each_fold() -> None:
-    every = ensembles((3, 3, 3, 3))
+    every = list_ensembles((3, 3, 3, 3))
     assert len(set(every)) == 81
     assert Counter(run for members in every for run in members) == {0: 108, 1: 108, 2: 108}
-    assert ensembles((2, 1)) == [(0, 0), (1, 0)]
+    assert list_ensembles((2, 1)) == [(0, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("runs", [(3, 3, 3, 3), (2, 3, 1), (3,)])
 def test_means_of_members(runs: tuple[int, ...]) -> None:
     values = models(*runs)
     made = mean_of_members(values)
-    for members in ensembles(runs):
+    for members in list_ensembles(runs):
         assert made[members] == pytest.approx(sum(fold[r] for fold, r in zip(values, members, strict=True)) / len(runs))
 
 
 def slow_resampled(values: np.ndarray, drawn: list[tuple[int, ...]]) -> float:
-    """Average over all ensembles of the drawn models, repeats and all."""
+    """Average over all ensembles of the drawn models, including repeated ones."""
     return float(np.mean([values[members] for members in itertools.product(*drawn)]))
 
 
 def test_draws_have_the_exact_distribution() -> None:
-    """Of 2 folds with 3 and 2 runs all 27 x 4 draws can be written down, also for values that are no sums."""
+    """All 27 x 4 draws of 2 folds with 3 and 2 runs, also for values that are no sums of two terms."""
     values = np.random.default_rng(3).normal(size=(3, 2))
     every = [
         slow_resampled(values, [a, b])
@@ -53,13 +62,13 @@ def test_draws_have_the_exact_distribution() -> None:
         assert drawn[value] / 40_000 == pytest.approx(count / len(every), abs=0.01)
 
 
-def test_the_interval_has_the_width_that_the_models_give() -> None:
-    """For means of members the variance is known: of each fold's runs, sum s_f^2 / (R F^2)."""
+def test_the_interval_has_the_width_of_the_known_variance() -> None:
+    """The variance of means of members is known: sum_f s_f^2 / (R F^2)."""
     values = models(3, 3, 3, 3)
     known = sum(np.var(fold, ddof=1) / 3 for fold in values) / 16
     means = mean_of_members(values)
     assert 3 / 2 * resampled_means(means).var() == pytest.approx(known, rel=0.05)
-    found = spread(means)
+    found = bootstrap_estimate(means)
     assert found.mean == pytest.approx(np.mean([np.mean(fold) for fold in values]))
     assert found.std == pytest.approx(np.sqrt(sum(np.var(fold) for fold in values)) / 4)
     assert found.low is not None
@@ -69,23 +78,25 @@ def test_the_interval_has_the_width_that_the_models_give() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(t.ppf(0.975, 8) * np.sqrt(known), rel=0.1)
 
 
-def holds(found: Spread, truth: float) -> bool:
+def covers(found: Estimate, truth: float) -> bool:
     assert found.low is not None
     assert found.high is not None
     return found.low <= truth <= found.high
 
 
 @pytest.mark.parametrize("runs", [(3,), (2, 2, 2, 2), (3, 3, 3, 3)])
-def test_the_interval_holds_the_truth_about_as_often_as_it_says(runs: tuple[int, ...]) -> None:
+def test_the_interval_covers_the_truth_as_often_as_its_level(runs: tuple[int, ...]) -> None:
     """Without Student's quantile it is 0.78, 0.86 and 0.92; with 81 ensembles taken for independent 0.23."""
     truth = 20 + (len(runs) - 1) / 2
-    found = (spread(mean_of_members(models(*runs, seed=seed)), draws=500, seed=seed) for seed in range(1000))
-    assert 0.92 <= np.mean([holds(one, truth) for one in found]) <= 0.98
+    found = (
+        bootstrap_estimate(mean_of_members(models(*runs, seed=seed)), draws=500, seed=seed) for seed in range(1000)
+    )
+    assert 0.92 <= np.mean([covers(one, truth) for one in found]) <= 0.98
 
 
 @pytest.mark.parametrize("runs", [(3,), (2, 2, 2, 2), (3, 3, 3, 3)])
-def test_the_interval_of_paired_differences_does_too(runs: tuple[int, ...]) -> None:
-    """What two methods share in a fold and a seed cancels: it is ten times what they differ by."""
+def test_the_interval_of_paired_differences_covers_it_too(runs: tuple[int, ...]) -> None:
+    """The effect of fold and seed, ten times the difference of the methods, cancels."""
 
     def differences(seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
@@ -93,37 +104,45 @@ def test_the_interval_of_paired_differences_does_too(runs: tuple[int, ...]) -> N
         better = [fold + rng.normal(0.7, 0.5, len(fold)) for fold in base]
         return mean_of_members([b.tolist() for b in better]) - mean_of_members([b.tolist() for b in base])
 
-    found = [spread(differences(seed), draws=500, seed=seed) for seed in range(1000)]
-    assert 0.92 <= np.mean([holds(one, 0.7) for one in found]) <= 0.98
+    found = [bootstrap_estimate(differences(seed), draws=500, seed=seed) for seed in range(1000)]
+    assert 0.92 <= np.mean([covers(one, 0.7) for one in found]) <= 0.98
     assert np.mean([one.high - one.low for one in found]) < 5  # type: ignore[operator]
 
 
-def test_students_quantiles_are_scipys() -> None:
-    for level in (0.5, 0.9, 0.95, 0.99):
-        for freedom in (*range(1, 12), 50, 101):
-            wanted = t.ppf((1 + level) / 2, freedom)
-            assert student_quantile(level, freedom) == pytest.approx(wanted, rel=1e-10)
-            assert widening(level, freedom) == pytest.approx(wanted / norm.ppf((1 + level) / 2), rel=1e-9)
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
+def test_widening_is_a_ratio_of_closed_forms(level: float) -> None:
+    """With one and two degrees of freedom Student's quantile has a closed form; with many it is the normal one."""
+    p = (1 + level) / 2
+    assert widening(level, 1) * NormalDist().inv_cdf(p) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-12)
+    closed = (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))
+    assert widening(level, 2) * NormalDist().inv_cdf(p) == pytest.approx(closed, rel=1e-12)
+    assert widening(level, 10**7) == pytest.approx(1, abs=1e-6)
+    assert all(widening(level, few) > widening(level, few + 1) > 1 for few in range(1, 12))
 
 
 def test_few_runs_have_no_interval_and_a_single_one_no_deviation() -> None:
-    found = spread(mean_of_members(models(1, 3)))
+    found = bootstrap_estimate(mean_of_members(models(1, 3)))
     assert (found.std, found.low, found.high) == (None, None, None)
-    assert spread(mean_of_members(models(1))).std is None
-    two = spread(mean_of_members(models(2)))  # one degree of freedom: an interval would be 12.7 errors wide
+    assert bootstrap_estimate(mean_of_members(models(1))).std is None
+    two = bootstrap_estimate(mean_of_members(models(2)))  # one degree of freedom: an interval would be 12.7 errors wide
     assert two.std is not None
     assert two.std > 0
     assert (two.low, two.high) == (None, None)
-    assert spread(mean_of_members(models(2, 2))).low is not None
+    assert bootstrap_estimate(mean_of_members(models(2, 2))).low is not None
 
 
-def test_an_interval_is_cut_to_what_there_can_be() -> None:
-    found = spread(np.array([99.0, 99.9, 97.0])).within(0, 100)
+def test_an_interval_is_clipped_to_possible_values() -> None:
+    found = clip_interval(bootstrap_estimate(np.array([99.0, 99.9, 97.0])), 0, 100)
     assert found.high == 100
     assert found.low is not None
     assert 0 < found.low < found.mean
-    assert Spread(1.0, 0.0, -3.0, 5.0).within(0, 100) == Spread(1.0, 0.0, 0.0, 5.0)
-    assert Spread(1.0, None, None, None).within(0, 100) == Spread(1.0, None, None, None)
+    assert clip_interval(Estimate(1.0, 0.0, -3.0, 5.0), 0, 100) == Estimate(1.0, 0.0, 0.0, 5.0)
+    assert clip_interval(Estimate(1.0), 0, 100) == Estimate(1.0)
+
+
+def test_an_estimate_counts_models() -> None:
+    assert bootstrap_estimate(mean_of_members(models(3, 2, 1))).n == 6
+    assert bootstrap_estimate(mean_of_members(models(3, 3))).n == 6
 
 
 def test_draws_are_a_function_of_the_seed() -> None:

@@ -43,7 +43,7 @@ def test_claims_follow_the_numbers():
     spoilt = {**table, "c1+ccp": table["c1"]}
     assert summary_claims.of_ccp(spoilt)[0].endswith("does not agree.")
     second = summary_claims.fair_table("5.1")
-    worse = {**second, "ms+gsp": second["ms"]}
+    worse = {**second, "ms+gsp-zsr": second["ms"]}
     assert (
         "under 0.1: MS on CUB; MS on Cars196; MS on In-shop; MS on SOP; PNCA on In-shop; does not agree."
         in (summary_claims.of_gsp(worse)[0])

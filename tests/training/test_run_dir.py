@@ -13,7 +13,7 @@ from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import StopAfter, small_config
 from winnow.cli.train import draw_run
 from winnow.errors import ConfigError, ModelError
-from winnow.protocols.engines import Order, train_one
+from winnow.protocols.executors import RemoteRun, train_remotely
 from winnow.studies.base import Task
 from winnow.studies.methods import Comparison, Method
 from winnow.training import Callback, RunDir, RunResult, load_config, train
@@ -95,7 +95,7 @@ def test_concurrent_runs_repeat_damaged_results(make_folder: MakeFolder, tmp_pat
     assert [entry["step"] for entry in runs[0].run_dir.read_history()] == steps[0]
     assert isinstance(again[2].error, ModelError)
     assert "train again" in str(again[2].error)
-    told = train_one(Order.of(runs[2]))
+    told = train_remotely(RemoteRun.of(runs[2]))
     assert told.result is None
     assert told.error == str(again[2].error)
     cut(runs[1].run_dir.config_file, 0.0)

@@ -3,153 +3,196 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from winnow.errors import ConfigError, DataError, TrainingError
+from winnow.errors import ConfigError, DataError, TrainingError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from winnow.protocols.runs import Engine, Task, Trial
+    from winnow.protocols.plan import Executor, ProtocolRequest, ProtocolRun
     from winnow.training import RunOutcome
+
+_output = partial(typer.Option, rich_help_panel="Output")
+_selection = partial(typer.Option, rich_help_panel="Runs")
+_executors = partial(typer.Option, rich_help_panel="Executors")
+
+CHAPTERS = {"gsp": 5, "ccp": 3, "5": 5, "3": 3}
+"""Chapters of [Thesis] by `--paper`; version 0.1.0 named their numbers."""
+EXECUTORS = {"local": ("--jobs",), "ray": ("--gpus-per-run", "--ray-address")}
+"""Executors and the options that only they have."""
 
 
 def protocol(
-    name: str = typer.Argument(None, metavar="[PROTOCOL]", help="fair, conventional, tuning or ablation."),
-    target: str = typer.Argument(None, metavar="[DATASET]", help="cub200, cars196, sop, inshop, or a folder."),
+    name: str = typer.Argument(None, metavar="[PROTOCOL]", help="fair, conventional, tuning, or ablation"),
+    dataset: str = typer.Argument(None, metavar="[DATASET]", help="cub200, cars196, sop, inshop, or a folder"),
     words: list[str] = typer.Argument(
-        None,
-        metavar="[METHOD]... [KEY=VALUE]...",
-        help="Methods such as c2 c2+gsp c2+gsp,pooling.eps=20, and settings of all runs.",
+        None, metavar="[METHOD]... [KEY=VALUE]...", help="Methods, and settings of all runs"
     ),
-    out_folder: Path = typer.Option(
-        None, "-o", "--out", help="Folder for runs and tables; default runs/PROTOCOL-DATASET-BACKBONE."
+    backbone: str = typer.Option("resnet50", "--backbone", help="resnet50 or bn_inception"),
+    paper: str = typer.Option("gsp", "--paper", "--chapter", help="Whose protocol: gsp or ccp"),
+    data: str = typer.Option(None, "--data", metavar="DIR", help="Folder of a benchmark dataset"),
+    listed: bool = typer.Option(False, "--list", help="List protocols, datasets, and methods"),
+    folds: str = _selection(None, "--folds", metavar="1,2", help="Train only these folds now"),
+    runs: str = _selection(None, "--runs", metavar="1,2", help="Train only these runs of each fold now"),
+    imports: list[Path] = _selection(
+        None, "--import-results", "--from", metavar="FILE", help="Import finished runs from an earlier table.json"
     ),
-    data: str = typer.Option(None, "--data", help="Folder of the set; default where it usually is."),
-    folds: str = typer.Option(None, "--folds", metavar="1,2", help="Train only these folds."),
-    runs: str = typer.Option(None, "--runs", metavar="1,2", help="Train only these runs of each."),
-    backbone: str = typer.Option("resnet50", "--backbone", help="resnet50 or bn_inception."),
-    chapter: int = typer.Option(5, "--chapter", help="Of the thesis, whose protocol it is: 5 (GSP) or 3 (CCP)."),
-    engine: str = typer.Option("packed", "--engine", help="packed on this machine, or ray (needs the ray extra)."),
-    at_once: int = typer.Option(None, "--at-once", min=1, help="packed: runs side by side; default 4 on a GPU."),
-    gpus: float = typer.Option(None, "--gpus", min=0, help="ray: share of a GPU for each run; default 0.25 if any."),
-    address: str = typer.Option(None, "--address", help="ray: of a running cluster; default a local one."),
-    recorded: list[Path] = typer.Option(
-        None, "--from", metavar="FILE", help="Take in finished runs that an earlier table.json tells of."
+    no_train: bool = _selection(False, "--no-train", "--only-finished", help="Train nothing; write the table"),
+    out_folder: Path = _output(
+        None, "-o", "--out", metavar="DIR", help="Folder of runs and tables [default: runs/PROTOCOL-DATASET-BACKBONE]"
     ),
-    only_finished: bool = typer.Option(False, "--only-finished", help="Train nothing more; make the table."),
-    note: str = typer.Option("", "--note", help="A sentence for the table: what is special about your images."),
-    listed: bool = typer.Option(False, "--list", help="Show protocols, sets and methods."),
+    note: str = _output("", "--note", metavar="TEXT", help="Sentence for the table, such as what images were used"),
+    executor: str = _executors("local", "--executor", "--engine", help="local, or ray for a cluster"),
+    jobs: int = _executors(
+        None, "-j", "--jobs", "--at-once", min=1, metavar="N", help="local: concurrent runs [default: 4 on a GPU]"
+    ),
+    gpus_per_run: float = _executors(
+        None, "--gpus-per-run", "--gpus", min=0, metavar="X", help="ray: GPUs of each run [default: 0.25 if any]"
+    ),
+    ray_address: str = _executors(
+        None, "--ray-address", "--address", metavar="HOST:PORT", help="ray: running cluster [default: a local one]"
+    ),
 ) -> None:
-    """Run one of the documents' protocols: all its runs, its table, its statistics.
+    """Compare methods under a published evaluation protocol.
 
-    [dim]winnow protocol fair cub200 c2 c2+gsp[/] trains 24 models and compares the two methods. Finished runs are
-    kept, those that were broken off go on where they were.
+    Trains all runs of the protocol and writes its table with 95% intervals and paired differences. A rerun reads
+    finished runs, resumes started ones, and rejects runs with other settings.
+
+    Methods:
+        c2                         loss alone; the pooling is average pooling
+        c1+xbm+gsp-zsr             loss and additions; --list prints their names
+        c2+gsp-zsr,pooling.eps=20  settings that only this method has
+
+    Examples:
+        winnow protocol fair cub200 c2 c2+gsp-zsr
+        winnow protocol conventional photos c1+xbm ms --runs 1
+        winnow protocol fair cub200 c2 c2+gsp-zsr --no-train
     """
     from winnow.cli.console import echo, out
-    from winnow.protocols import Task, find_backbone, find_protocol, find_set, make_table, write_table
-    from winnow.protocols.kinds import is_other_chapter
-    from winnow.protocols.runs import named_backbone
-    from winnow.protocols.variants import Variant, is_method
-    from winnow.protocols.write import markdown
+    from winnow.protocols import ProtocolRequest, find_backbone, find_dataset, find_protocol, make_table, write_table
+    from winnow.protocols.methods import is_method
+    from winnow.protocols.render import render_markdown
+    from winnow.protocols.spec import backbone_of, has_second_version
+    from winnow.protocols.table import TABLE_FILE
 
     if listed:
-        _list(echo)
+        echo(list_names())
         return
-    if name is None or target is None:
-        raise ConfigError("name a protocol, a set and methods, as in `winnow protocol fair cub200 c2 c2+gsp`")
-    check_engine(engine, {"--at-once": at_once, "--gpus": gpus, "--address": address})
-    kind, on, network = find_protocol(name, chapter), find_set(target), find_backbone(backbone)
+    if name is None or dataset is None:
+        missing = "PROTOCOL" if name is None else "DATASET"
+        raise ConfigError(f"{missing}: missing. Name a protocol, a dataset, and methods; --list prints their names.")
+    executor = {"packed": "local"}.get(executor, executor)
+    check_executor(executor, {"--jobs": jobs, "--gpus-per-run": gpus_per_run, "--ray-address": ray_address})
+    spec, on, network = find_protocol(name, chapter_of(paper)), find_dataset(dataset), find_backbone(backbone)
     if data is not None and on.path is not None:
-        raise ConfigError(f"--data {data}: the folder {on.path} is named already")
-    asked = words or []
-    name = f"{kind.name}{kind.chapter if is_other_chapter(kind) else ''}"
-    where = f"{name}-{on.name}-{named_backbone(asked) or network.name}".replace("/", "-")
-    task = Task(
-        protocol=kind, target=on, methods=[str(Variant.read(word)) for word in asked if is_method(word)],
-        folder=out_folder or Path("runs") / where, backbone=network, root=data,
-        words=[word for word in asked if not is_method(word)], models=numbers("--folds", folds),
-        runs=numbers("--runs", runs), note=note,
+        raise ConfigError(f"--data {data}: only for a benchmark dataset; the folder {on.path} is the dataset.")
+    overrides = [word for word in words or () if not is_method(word)]
+    kind = f"{spec.name}{spec.chapter if has_second_version(spec) else ''}"
+    default_folder = f"{kind}-{on.name}-{backbone_of(overrides) or network.name}".replace("/", "-")
+    request = ProtocolRequest(
+        protocol=spec, dataset=on, methods=[word for word in words or () if is_method(word)],
+        folder=out_folder or Path("runs") / default_folder, backbone=network, root=data, overrides=overrides,
+        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note,
     )  # fmt: skip
-    trials = task.trials()
-    for file in recorded or ():
-        echo(f"{file} tells of {task.take_in(trials, file)} of the {len(trials)} runs")
-    failed = [] if only_finished else _train(task, trials, engine, at_once, gpus, address)
-    table = make_table(task, trials)
-    if not table.records and only_finished and (task.folder / "table.json").is_file():
+    planned = request.plan()
+    for file in imports or ():
+        echo(f"{file}: contains {request.import_results(planned, file)} of {len(planned)} runs")
+    failed = [] if no_train else train_runs(request, planned, executor, jobs, gpus_per_run, ray_address)
+    table = make_table(request, planned)
+    if not table.runs and no_train and (request.folder / TABLE_FILE).is_file():
         raise DataError(
-            f"{task.folder} has a table, but no finished run: the table is left as it is; take its runs in by --from, "
-            "or leave out --only-finished to train them"
+            f"{request.folder}: the folder has a table but no finished run, so the table was not replaced. Pass "
+            "--import-results with that table, or train by omitting --no-train."
         )
-    out.print(markdown(task, table), markup=False, highlight=False, soft_wrap=True)
-    for path in write_table(task, table):
+    out.print(render_markdown(table), markup=False, highlight=False, soft_wrap=True)
+    for path in write_table(table, request.folder):
         echo(f"wrote {path}")
-    if table.faults:
-        raise DataError("; ".join(table.faults.values()))
+    if table.left_out:
+        raise DataError("; ".join(table.left_out.values()))
     if failed:
         count = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
-        raise TrainingError(
-            f"{count} failed ({'; '.join(failed)}): put right what is told above and give the command again"
+        raise TrainingError(f"{count} failed ({'; '.join(failed)}). Fix the causes above, then rerun the command.")
+
+
+def chapter_of(paper: str) -> int:
+    """Return the chapter of [Thesis] that has the protocol of a paper.
+
+    Raises:
+        ConfigError: If the paper is unknown.
+    """
+    if paper not in CHAPTERS:
+        raise ConfigError(f"--paper {paper}: expected gsp or ccp{did_you_mean(paper, ('gsp', 'ccp'))}")
+    return CHAPTERS[paper]
+
+
+def check_executor(executor: str, options: Mapping[str, object]) -> None:
+    """Check the name of the executor, and that no option of another one is set.
+
+    Raises:
+        ConfigError: If one of them is wrong.
+    """
+    if executor not in EXECUTORS:
+        raise ConfigError(
+            f"--executor {executor}: expected {' or '.join(EXECUTORS)}{did_you_mean(executor, EXECUTORS)}"
         )
-
-
-_OPTIONS = {"packed": ("--at-once",), "ray": ("--gpus", "--address")}
-"""The engines, each with the options of its own."""
-
-
-def check_engine(engine: str, options: Mapping[str, object]) -> None:
-    """Refuse an engine that there is not, and options of another."""
-    if engine not in _OPTIONS:
-        raise ConfigError(f"--engine {engine}: it is {' or '.join(_OPTIONS)}")
-    for other, names in _OPTIONS.items():
-        wrong = next((name for name in names if other != engine and options[name] is not None), None)
+    for other, names in EXECUTORS.items():
+        wrong = next((name for name in names if other != executor and options[name] is not None), None)
         if wrong is not None:
-            raise ConfigError(f"{wrong} is for --engine {other}, but {engine} trains: name that one, or leave it out")
+            raise ConfigError(
+                f"{wrong}: only for --executor {other}, got {executor}. Remove it, or name that executor."
+            )
 
 
-def _train(
-    task: Task, trials: Sequence[Trial], engine: str, at_once: int | None, gpus: float | None, address: str | None
+def train_runs(
+    request: ProtocolRequest,
+    runs: Sequence[ProtocolRun],
+    executor: str,
+    jobs: int | None,
+    gpus_per_run: float | None,
+    ray_address: str | None,
 ) -> list[str]:
-    """Train what is wanted; return the names of runs that failed."""
+    """Train the requested runs; return the names of those that failed."""
     from winnow.cli.console import err
     from winnow.cli.progress import ConsoleCallback, bars
-    from winnow.protocols import on_ray, packed
-    from winnow.protocols.there import check_there
+    from winnow.protocols import local_executor, ray_executor
+    from winnow.protocols.plan import check_inputs_exist
 
-    shown = bars()
-    monitors = {id(trial.planned): ConsoleCallback(trial.planned.name, shown) for trial in trials}
-
+    shared = bars()
+    callbacks = {id(run.planned): ConsoleCallback(run.planned.name, shared) for run in runs}
     reasons: set[str] = set()
 
-    def ended(outcome: RunOutcome) -> None:
-        monitors[id(outcome.run)].close()
-        err.print(_told(outcome, reasons), markup=False, highlight=False, soft_wrap=True)
+    def on_end(outcome: RunOutcome) -> None:
+        callbacks[id(outcome.run)].close()
+        err.print(describe_outcome(outcome, reasons), markup=False, highlight=False, soft_wrap=True)
 
-    train: Engine
-    if engine == "packed":
-        # Before CUDA starts: by default streams beyond the eighth wait for others.
+    execute: Executor
+    if executor == "local":
+        # Before CUDA starts: by default streams beyond the eighth wait for the others.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-        train = packed(at_once=at_once, monitor=lambda run: monitors[id(run)])
+        execute = local_executor(jobs=jobs, callback=lambda run: callbacks[id(run)])
     else:
-        train = on_ray(gpus=_default_share() if gpus is None else gpus, address=address)
-    if address is None:  # the disk of a cluster need not be here
-        check_there(task, trials)
-    with shown:
-        outcomes = task.train(trials, train, ended)
+        gpus = _default_gpus() if gpus_per_run is None else gpus_per_run
+        execute = ray_executor(gpus_per_run=gpus, address=ray_address)
+    if ray_address is None:  # the nodes of a cluster may have another disk
+        check_inputs_exist(request, runs)
+    with shared:
+        outcomes = request.train(runs, execute, on_end)
     return [outcome.run.name for outcome in outcomes if outcome.error is not None]
 
 
-def _default_share() -> float:
+def _default_gpus() -> float:
     import torch
 
     return 0.25 if torch.cuda.is_available() else 0.0
 
 
-def _told(outcome: RunOutcome, reasons: set[str]) -> str:
-    """Say how a run ended; a reason that others failed for is told once, such as weights that are not there."""
+def describe_outcome(outcome: RunOutcome, reasons: set[str]) -> str:
+    """Return how a run ended; a reason that earlier runs failed for, which is in `reasons`, is not repeated."""
     if outcome.result is None:
         reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
         if reason in reasons:
@@ -160,33 +203,42 @@ def _told(outcome: RunOutcome, reasons: set[str]) -> str:
     split = "test" if "test" in metrics else "val"
     best = f"best at step {outcome.result.best_step} of {outcome.result.steps}"
     if not outcome.result.prototypes_ready:
-        best += ", before the prototypes were set from data: this is average pooling"
+        best += ", before the prototypes were initialized, so the model uses average pooling"
     return f"{outcome.run.name}: {split} MAP@R {100 * metrics[split]['MAP@R']:.2f}, {best}"
 
 
 def numbers(option: str, text: str | None) -> list[int] | None:
-    """Read an option that lists numbers; None where it was not given."""
+    """Read an option that lists numbers; None where it was not given.
+
+    Raises:
+        ConfigError: If it lists something else.
+    """
     if text is None:
         return None
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{option} {text}: write numbers such as 1,2") from None
+        raise ConfigError(f"{option} {text}: expected numbers separated by commas. Write them as 1,2.") from None
 
 
-def _list(echo: Callable[[str], None]) -> None:
-    from winnow.protocols import ADDITIONS, BACKBONES, PROTOCOLS, ROWS, SETS, losses
-    from winnow.protocols.kinds import CHAPTER_3
+def list_names() -> str:
+    """Return all protocols, datasets, backbones, and methods as text."""
+    from winnow.cli.help import Entry, render_group, screen_width
+    from winnow.protocols import ADDITIONS, BACKBONES, DATASETS, PROTOCOLS, PUBLISHED_METHODS, losses
+    from winnow.protocols.spec import CHAPTER_3, has_second_version
 
-    for kind in PROTOCOLS.values():
-        echo(f"{kind.name}: {kind.about}")
-    for kind in CHAPTER_3.values():
-        if kind not in PROTOCOLS.values():
-            echo(f"{kind.name} --chapter 3: {kind.about}")
-    echo(f"sets: {', '.join(SETS)}, or a folder of class folders")
-    echo(f"backbones: {', '.join(BACKBONES)}")
-    echo(f"methods of the documents' tables: {', '.join(ROWS)}")
-    echo(f"others: a loss ({', '.join(losses())}), and with + one of each kind:")
-    for word, addition in ADDITIONS.items():
-        echo(f"  {word}: {addition.about} ({addition.kind})")
-    echo("with settings of its own after commas: c2+gsp,pooling.eps=20")
+    second = [Entry(f"{one.name} --paper ccp", one.about) for one in CHAPTER_3.values() if has_second_version(one)]
+    additions = [Entry(name, f"{one.about} ({one.kind})") for name, one in ADDITIONS.items()]
+    groups = {
+        "Protocols": [*(Entry(one.name, one.about) for one in PROTOCOLS.values()), *second],
+        "Datasets": [*(Entry(one.name, one.title) for one in DATASETS.values()), Entry("FOLDER", "class folders")],
+        "Backbones": [Entry(one.name, one.title) for one in BACKBONES.values()],
+        "Methods": [
+            Entry("LOSS", ", ".join(losses())),
+            Entry("LOSS+ADDITION...", "one addition of each kind, in parentheses below"),
+            Entry("METHOD,KEY=VALUE", "settings that only this method has, as in c2+gsp-zsr,pooling.eps=20"),
+            Entry("published", ", ".join(PUBLISHED_METHODS)),
+        ],
+        "Additions": additions,
+    }  # fmt: skip
+    return "\n\n".join(render_group(title, entries, screen_width()) for title, entries in groups.items())

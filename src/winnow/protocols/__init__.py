@@ -1,42 +1,50 @@
-"""The documents' protocols: which runs they take, what trains them, and the tables and statistics they end in."""
+"""Published evaluation protocols: methods, runs, statistics over models, and tables."""
 
-from winnow.protocols.engines import on_ray, packed
-from winnow.protocols.joined import join, joined_metrics
-from winnow.protocols.kinds import BACKBONES, PROTOCOLS, Protocol, find_backbone, find_protocol
-from winnow.protocols.methods import ADDITIONS, ROWS, losses, method_words
-from winnow.protocols.runs import Task, Trial
-from winnow.protocols.sets import SETS, ProtocolSet, find_set
-from winnow.protocols.statistics import Spread, ensembles, mean_of_members, resampled_means, spread
-from winnow.protocols.table import Table, make_table
-from winnow.protocols.variants import Variant
-from winnow.protocols.write import write_table
+from winnow.protocols.ensembles import concatenate, ensemble_metrics
+from winnow.protocols.executors import local_executor, ray_executor
+from winnow.protocols.methods import ADDITIONS, PUBLISHED_METHODS, MethodSpec, losses
+from winnow.protocols.plan import ProtocolRequest, ProtocolRun
+from winnow.protocols.render import write_table
+from winnow.protocols.spec import (
+    BACKBONES,
+    DATASETS,
+    PROTOCOLS,
+    BackboneSpec,
+    DatasetSpec,
+    ProtocolSpec,
+    find_backbone,
+    find_dataset,
+    find_protocol,
+)
+from winnow.protocols.statistics import bootstrap_estimate, list_ensembles, mean_of_members, resampled_means
+from winnow.protocols.table import ProtocolTable, make_table, read_table
 
 __all__ = [
     "ADDITIONS",
     "BACKBONES",
+    "DATASETS",
     "PROTOCOLS",
-    "ROWS",
-    "SETS",
-    "Protocol",
-    "ProtocolSet",
-    "Spread",
-    "Table",
-    "Task",
-    "Trial",
-    "Variant",
-    "ensembles",
+    "PUBLISHED_METHODS",
+    "BackboneSpec",
+    "DatasetSpec",
+    "MethodSpec",
+    "ProtocolRequest",
+    "ProtocolRun",
+    "ProtocolSpec",
+    "ProtocolTable",
+    "bootstrap_estimate",
+    "concatenate",
+    "ensemble_metrics",
     "find_backbone",
+    "find_dataset",
     "find_protocol",
-    "find_set",
-    "join",
-    "joined_metrics",
+    "list_ensembles",
+    "local_executor",
     "losses",
     "make_table",
     "mean_of_members",
-    "method_words",
-    "on_ray",
-    "packed",
+    "ray_executor",
+    "read_table",
     "resampled_means",
-    "spread",
     "write_table",
 ]

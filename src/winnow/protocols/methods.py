@@ -1,170 +1,285 @@
-"""Methods by name: a loss, and what is added to it, such as `c1+xbm+gsp`."""
+"""Methods by name: a loss and what is added to it, such as `c1+xbm+gsp-zsr`, and which methods are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from winnow.errors import ConfigError, nearest
+from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
-from winnow.protocols.kinds import SAMPLES, Backbone, Protocol
-from winnow.protocols.sets import ProtocolSet
+from winnow.protocols.spec import SAMPLES_PER_CLASS, BackboneSpec, BySize, DatasetSpec, ProtocolSpec, check_overrides
+from winnow.registry import RENAMED_KEYS
+from winnow.training.overrides import Overrides
+from winnow.training.sweep import at_commas
 
-# The documents' short names; every loss can also be called by its own.
-SHORT_LOSSES = {"pa": "proxy_anchor", "pnca": "proxy_nca", "softtriple": "soft_triple"}
 SEPARATOR = "+"
-# Which batches of single images are cut to in the documents' code; training cuts those of other sets.
+SHORT_LOSSES = {"proxy_anchor": "pa", "proxy_nca": "pnca", "soft_triple": "softtriple"}
+"""Names that [Thesis] has for losses, by their names in the config; the others are called alike."""
+EARLIER_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
+"""Additions by their names in version 0.1.0."""
+LONGEST_FOLDER = 100
+"""Characters of a folder's name; most file systems limit it to 255 bytes."""
+
+# Classes of a batch with one image each in the authors' code; training limits those of other datasets.
 _CLASSES: Mapping[str | None, int] = {"cub": 100, "cars": 96}
 
-Words = list[str]
+Settings = Callable[[DatasetSpec, ProtocolSpec, bool], Overrides]
+"""Settings of an addition for a dataset, a protocol, and whether the loss has proxies."""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """Something that is added to a loss.
+    """What is added to a loss; a method has at most one addition of each kind."""
 
-    Attributes:
-        kind: Of which a method has one at most: references, or pooling.
-        about: What it is, in a sentence.
-        words: Its settings for a set, a protocol and whether the loss has proxies.
-    """
-
-    kind: str
+    kind: str  # "references", "pooling", or "messages"
     about: str
-    words: Callable[[ProtocolSet, Protocol, bool], Words]
+    settings: Settings
 
 
-def _memory(size: int) -> Callable[[ProtocolSet, Protocol, bool], Words]:
-    def words(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
-        return ["references=memory", f"references.num_batches={target.memory[size]}", "references.start_step=1000"]
+def _memory(size: int) -> Settings:
+    def settings(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
+        batches = dataset.memory[size]
+        return Overrides.parse("references=memory", f"references.num_batches={batches}", "references.start_step=1000")
 
-    return words
+    return settings
 
 
-def _ccp(*more: str) -> Callable[[ProtocolSet, Protocol, bool], Words]:
-    def words(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
-        preset = [] if target.preset is None else [f"references.preset={target.preset}"]
-        # A problem ends after three validations: chapter 3 validates four times as often as chapter 5, and waits for
+def _ccp(*more: str) -> Settings:
+    def settings(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
+        preset = [] if dataset.preset is None else [f"references.preset={dataset.preset}"]
+        # A subproblem ends after three validations: chapter 3 validates four times as often as chapter 5, and waits for
         # as many steps.
-        often = [] if protocol.on_test else [f"train.eval_steps={(25, 250)[target.large]}", "train.patience=60"]
-        # In text and code of the documents a problem goes on from where the last one ended.
-        own = ["references=ccp", "references.start_from=last", *preset, *more]
-        return [*own, *(often if protocol.report == "ensembles" else [])]
+        often = [f"train.eval_steps={BySize(25, 250).of(dataset)}", "train.patience=60"]
+        # In text and code of the authors a subproblem starts from the last weights of the previous one.
+        start = ["references=ccp", "references.start_from=last"]
+        return Overrides.parse(*start, *preset, *more, *(often if protocol.report == "ensembles" else []))
 
-    return words
+    return settings
 
 
-def _gsp(mu: float, zsr: float) -> Callable[[ProtocolSet, Protocol, bool], Words]:
-    def words(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
+def _gsp(mu: float, zsr: float) -> Settings:
+    def settings(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
         # The conventional protocol adds max pooling to average pooling, and so to GSP.
-        name = "gmp_gsp" if protocol.on_test else "gsp"
-        return [
-            f"pooling={name}", f"pooling.num_prototypes={128 if target.large else 64}", f"pooling.mu={mu}",
+        name = "gmp_gsp" if protocol.selects_on_test else "gsp"
+        return Overrides.parse(
+            f"pooling={name}", f"pooling.num_prototypes={128 if dataset.large else 64}", f"pooling.mu={mu}",
             f"pooling.eps={0.5 if proxies else 5.0}", f"zsr={zsr}",
-        ]  # fmt: skip
+        )  # fmt: skip
 
-    return words
+    return settings
 
 
-def _pooling(name: str) -> Callable[[ProtocolSet, Protocol, bool], Words]:
-    def words(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
+def _pooling(name: str) -> Settings:
+    def settings(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
         preset = ["pooling.preset=comparison"] if "comparison" in POOLINGS.presets(name) else []
-        return [f"pooling={name}", *preset]
+        return Overrides.parse(f"pooling={name}", *preset)
 
-    return words
+    return settings
 
 
-def _libc(target: ProtocolSet, protocol: Protocol, proxies: bool) -> Words:
-    classes, images = {"cub": (6, 9), "cars": (10, 7), "sop": (15, 6), "inshop": (14, 4)}.get(
-        target.preset or "", (8, 4)
-    )
-    settings = IntraBatchRegularizer.presets.get(target.preset or "", {})
-    return [
-        "libc=1", *(f"libc.{name}={value}" for name, value in settings.items()),
+def _libc(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
+    batches = {"cub": (6, 9), "cars": (10, 7), "sop": (15, 6), "inshop": (14, 4)}
+    classes, images = batches.get(dataset.preset or "", (8, 4))
+    preset = IntraBatchRegularizer.presets.get(dataset.preset or "", {})
+    return Overrides.parse(
+        "libc=1", *(f"libc.{name}={value}" for name, value in preset.items()),
         f"train.classes_per_batch={classes}", f"train.samples_per_class={images}",
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 ADDITIONS: Mapping[str, Addition] = {
-    "xbm": Addition("references", "a memory of earlier batches, from step 1000 on", _memory(1)),
-    "xbm-s": Addition("references", "the small memory of the documents", _memory(0)),
-    "ccp": Addition("references", "proxies seeded from the data, problem after problem", _ccp()),
-    "ccp-s": Addition("references", "CCP with one proxy for each class", _ccp("references.proxies_per_class=1")),
+    "xbm": Addition("references", "cross-batch memory from step 1000 on", _memory(1)),
+    "xbm-s": Addition("references", "the smaller cross-batch memory of [Thesis]", _memory(0)),
+    "ccp": Addition("references", "chance-constrained proxies", _ccp()),
+    "ccp-s": Addition("references", "CCP with one proxy per class", _ccp("references.proxies_per_class=1")),
     "libc": Addition("messages", "classification after messages within the batch, in the batches of its paper", _libc),
-    "gsp": Addition("pooling", "GSP with zero-shot regularisation, as the documents' tables mean it", _gsp(0.3, 0.1)),
-    "gsp-alone": Addition("pooling", "GSP without zero-shot regularisation", _gsp(0.3, 0.0)),
-    "zsr": Addition("pooling", "zero-shot regularisation without selection (mu = 1)", _gsp(1.0, 0.1)),
+    "gsp-zsr": Addition("pooling", "GSP with zero-shot regularization, as in the published tables", _gsp(0.3, 0.1)),
+    "gsp-only": Addition("pooling", "GSP without zero-shot regularization", _gsp(0.3, 0.0)),
+    "zsr": Addition("pooling", "zero-shot regularization without selection (mu = 1)", _gsp(1.0, 0.1)),
     **{
-        name: Addition("pooling", f"the pooling {name}, set as in the documents' comparison", _pooling(name))
+        name: Addition("pooling", f"pooling={name}, set as in the comparison of poolings", _pooling(name))
         for name in POOLINGS
         if name != "gsp"
     },
 }
 
-ROWS = (
-    "c1", "c1+xbm", "c1+xbm+gsp", "c1+ccp", "c1+ccp+gsp", "c2", "c2+gsp-alone", "c2+zsr", "c2+gsp", "c2+xbm",
-    "c2+ccp", "ms", "ms+gsp", "ms+ccp", "triplet", "triplet+gsp", "triplet+ccp", "pa", "pa+gsp", "pnca", "pnca+gsp",
-    "softtriple",
+PUBLISHED_METHODS = (
+    "c1", "c1+xbm", "c1+xbm+gsp-zsr", "c1+ccp", "c1+ccp+gsp-zsr", "c2", "c2+gsp-only", "c2+zsr", "c2+gsp-zsr",
+    "c2+xbm", "c2+ccp", "ms", "ms+gsp-zsr", "ms+ccp", "triplet", "triplet+gsp-zsr", "triplet+ccp", "pa", "pa+gsp-zsr",
+    "pnca", "pnca+gsp-zsr", "softtriple",
 )  # fmt: skip
-"""The methods of the documents' tables."""
+"""Methods of the published tables."""
 
 
 def losses() -> Iterator[str]:
-    """Return the names that a method can begin with."""
-    short = {long: short for short, long in SHORT_LOSSES.items()}
-    return (short.get(name, name) for name in LOSSES)
+    """Return the names that methods start with."""
+    return (SHORT_LOSSES.get(name, name) for name in LOSSES)
 
 
-def method_words(name: str, target: ProtocolSet, protocol: Protocol, backbone: Backbone) -> Words:
-    """Return the settings of a method, beside those that all methods of a protocol share.
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method and the settings that only its runs have, such as `c2+gsp-zsr,pooling.eps=20`."""
 
-    Args:
-        name: Of the method, such as `c1+xbm+gsp`.
-        target: The set.
-        protocol: The protocol.
-        backbone: The network, which the conventional protocol's batches depend on.
+    loss: str
+    additions: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # KEY=VALUE as written, because they name the folder
 
-    Raises:
-        ConfigError: for a name that is none, with the nearest; for two additions of one kind.
-    """
-    first, *added = name.lower().split(SEPARATOR)
-    loss = SHORT_LOSSES.get(first, first)
-    if loss not in LOSSES:
-        known = [*losses(), *LOSSES]
-        hint = nearest(name, ROWS) or nearest(first, known)
-        raise ConfigError(f"there is no method '{name}'{hint}; it begins with a loss: {', '.join(losses())}")
-    proxies = LOSSES[loss].default_references == "proxies"
-    words = [f"loss={loss}"]
-    if target.preset in LOSSES.presets(loss):
-        words.append(f"loss.preset={target.preset}")
-    words += _proxy_words(loss, target, protocol, backbone) if proxies else []
-    kinds: dict[str, str] = {"references": first} if proxies else {}
-    for one in added:
-        if one not in ADDITIONS:
-            hint = nearest(one, ADDITIONS)
-            raise ConfigError(f"method '{name}': nothing is called '{one}'{hint}; `winnow protocol --list` shows all")
-        addition = ADDITIONS[one]
-        if addition.kind in kinds:
-            raise ConfigError(f"method '{name}': {kinds[addition.kind]} and {one} both bring {addition.kind}")
-        kinds[addition.kind] = one
-        words += addition.words(target, protocol, proxies)
-    if "pooling" not in kinds:
-        words.append(f"pooling={'gap_gmp' if protocol.on_test else 'gap'}")
-    return words
+    @classmethod
+    def parse(cls, text: str) -> MethodSpec:
+        """Read a method; names of version 0.1.0 and of the config count as the present ones.
+
+        Raises:
+            ConfigError: If a name is unknown, or two additions are of one kind.
+        """
+        name, *settings = at_commas(text)
+        first, *added = name.lower().split(SEPARATOR)
+        if first not in LOSSES:
+            hint = did_you_mean(name, PUBLISHED_METHODS)
+            hint = hint if hint != "." else did_you_mean(first, [*losses(), *LOSSES])
+            raise ConfigError(
+                f"method: unknown name '{name}'{hint} A method starts with a loss: {', '.join(losses())}."
+            )
+        loss = LOSSES.first_name(first)
+        method = cls(SHORT_LOSSES.get(loss, loss), tuple(_addition(one, name) for one in added), tuple(settings))
+        kinds = {"references": first} if method.has_proxies else {}
+        for one in method.additions:
+            kind = ADDITIONS[one].kind
+            if kind in kinds:
+                raise ConfigError(f"method '{name}': {kinds[kind]} and {one} both set the {kind}. Remove one of them.")
+            kinds[kind] = one
+        return method
+
+    def __str__(self) -> str:
+        return ",".join((self.name, *self.settings))
+
+    @property
+    def name(self) -> str:
+        """The method without its settings."""
+        return SEPARATOR.join((self.loss, *self.additions))
+
+    @property
+    def has_proxies(self) -> bool:
+        """Whether the loss learns proxies."""
+        return LOSSES[self.loss].default_references == "proxies"
+
+    @property
+    def components(self) -> frozenset[str]:
+        """The loss, what is added to it, and the settings."""
+        return frozenset((self.loss, *self.additions, *self.settings))
+
+    @property
+    def folder(self) -> str:
+        """Name of the method's folder: its text, or where a file system may reject it, a similar text and a hash."""
+        return _folder_name(str(self))
+
+    @property
+    def earlier_folders(self) -> list[str]:
+        """Names that version 0.1.0 may have given to the folder."""
+        old = {new: name for name, new in EARLIER_ADDITIONS.items()}
+        spelled = [[self.loss, LOSSES.first_name(self.loss)]]
+        spelled += [[one, old[one]] if one in old else [one] for one in self.additions]
+        names = dict.fromkeys(SEPARATOR.join(parts) for parts in product(*spelled))
+        return [_folder_name(",".join((name, *self.settings))) for name in names if name != self.name]
+
+    @property
+    def own(self) -> Overrides:
+        """The settings that only this method has.
+
+        Raises:
+            ConfigError: If a setting is repeated, has another form, or is not left to the user.
+        """
+        check_overrides(self.settings)
+        wrong = next((one for one in self.settings if "=" not in one), None)
+        if wrong is not None:
+            raise ConfigError(f"method '{self}': expected KEY=VALUE, got '{wrong}'. Write no space after a comma.")
+        keys = [one.partition("=")[0] for one in self.settings]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"method '{self}': {twice} is set twice. Remove one of the two.")
+        if "dim" in keys:  # a table has one column for each size
+            raise ConfigError(f"method '{self}': methods are compared at one embedding size. Set dim for all runs.")
+        return Overrides.parse(*self.settings)
+
+    def overrides(self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
+        """Return the settings of the loss and the additions, which follow those of the protocol."""
+        loss = LOSSES.first_name(self.loss)
+        found = Overrides.parse(f"loss={loss}")
+        if dataset.preset in LOSSES.presets(loss):
+            found |= Overrides.parse(f"loss.preset={dataset.preset}")
+        if self.has_proxies:
+            found |= _proxy_settings(loss, dataset, protocol, backbone)
+        for one in self.additions:
+            found |= ADDITIONS[one].settings(dataset, protocol, self.has_proxies)
+        if not any(ADDITIONS[one].kind == "pooling" for one in self.additions):
+            found |= Overrides.parse(f"pooling={'gap_gmp' if protocol.selects_on_test else 'gap'}")
+        return found
 
 
-def _proxy_words(loss: str, target: ProtocolSet, protocol: Protocol, backbone: Backbone) -> Words:
-    """Return batches of single images, faster proxies, and an epoch in which the backbone waits."""
-    words = ["train.samples_per_class=1", "train.lr_multipliers={'references.proxies': 100}"]
-    if protocol.on_test:
-        # The documents' code cuts batches to the classes there are, and lets the backbone learn from the start.
-        images = backbone.batch * SAMPLES
-        words.append(f"train.classes_per_batch={min(images, _CLASSES.get(target.preset, images))}")
+def present_name(method: str) -> str:
+    """Return the present name of a method in a result file; an unknown one, such as a study's variant, as it is."""
+    try:
+        return str(MethodSpec.parse(method))
+    except ConfigError:
+        return method
+
+
+def is_method(word: str) -> bool:
+    """Return whether a word is a method; otherwise it is a setting of all runs."""
+    return "=" not in word.partition(",")[0]
+
+
+def paired_methods(methods: Sequence[MethodSpec]) -> list[tuple[MethodSpec, MethodSpec]]:
+    """Return each method with the one it is compared with: its base, or the first method if it has none."""
+    based = {method: base for method in methods if (base := base_of(method, methods)) is not None}
+    first = methods[0]
+    return [
+        (method, based.get(method, first))
+        for method in methods
+        if method in based or (method != first and based.get(first) != method)
+    ]
+
+
+def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:
+    """Return, of the methods that a method extends, the one with most of its settings, then of its additions."""
+    bases = [other for other in methods if other.components < method.components]
+    return max(bases, key=lambda base: (len(base.settings), len(base.components)), default=None)
+
+
+def _addition(name: str, method: str) -> str:
+    """Return the present name of an addition."""
+    present = EARLIER_ADDITIONS.get(name, name)
+    if present not in ADDITIONS and present in POOLINGS:
+        present = POOLINGS.first_name(present)
+    if present not in ADDITIONS:
+        hint = did_you_mean(name, [*ADDITIONS, *EARLIER_ADDITIONS])
+        raise ConfigError(f"method '{method}': unknown addition '{name}'{hint} Available: {', '.join(ADDITIONS)}.")
+    if name in EARLIER_ADDITIONS:
+        RENAMED_KEYS[f"method +{name}"] = f"+{present}"
+    return present
+
+
+def _folder_name(text: str) -> str:
+    plain = re.sub(r"[^\w.,=+-]+", "-", text, flags=re.ASCII)
+    if plain == text and len(text) <= LONGEST_FOLDER and not text.endswith("."):
+        return text
+    return f"{plain[:LONGEST_FOLDER]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _proxy_settings(loss: str, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
+    """Return batches of one image per class, faster proxies, and an epoch with a frozen backbone."""
+    found = ["train.samples_per_class=1", "train.lr_multipliers={'references.proxies': 100}"]
+    if protocol.selects_on_test:
+        # The authors' code limits batches to the number of classes, and trains the backbone from the start.
+        images = backbone.classes_per_batch * SAMPLES_PER_CLASS
+        found.append(f"train.classes_per_batch={min(images, _CLASSES.get(dataset.preset, images))}")
     else:
-        words += ["train.classes_per_batch=32", f"train.freeze_backbone_steps={protocol.epoch(target)}"]
-    if loss == "soft_triple":  # large on CUB and Cars196, small on the others, as Table 3.1 has it
-        words.append(f"references.proxies_per_class={1 if target.large else 10}")
-    if loss == "proxy_anchor" and target.preset == "sop" and not protocol.on_test:
-        words.append("train.lr=5e-6")
-    return words
+        found += ["train.classes_per_batch=32", f"train.freeze_backbone_steps={protocol.eval_steps.of(dataset)}"]
+    if loss == "soft_triple":  # many on CUB and Cars196, few on the others, as in [Thesis], Table 3.1
+        found.append(f"references.proxies_per_class={1 if dataset.large else 10}")
+    if loss == "proxy_anchor" and dataset.preset == "sop" and not protocol.selects_on_test:
+        found.append("train.lr=5e-6")
+    return Overrides.parse(*found)

@@ -1,49 +1,24 @@
-"""Statistics over models that stand behind many ensembles: pure functions of arrays."""
+"""Bootstrap over the models behind many ensembles: pure functions of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.protocols.student import widening
+from winnow.report.claims import LEVEL, Estimate, student_quantile
 
 Values = NDArray[np.float64]
 
 DRAWS = 10_000
-LEVEL = 0.95
+"""Draws of the bootstrap."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over ensembles, and how sure it is.
-
-    Attributes:
-        mean: Over all ensembles.
-        std: Over all ensembles, dividing by their number, as the documents report it; ensembles share models, so that
-            this says little about how sure the mean is. None where a fold has a single run, which all of them share.
-        low: Lower end of the interval that goes by the models; None where a fold has a single run, or a single fold
-            two.
-        high: Its upper end.
-    """
-
-    mean: float
-    std: float | None
-    low: float | None
-    high: float | None
-
-    def within(self, least: float, most: float) -> Spread:
-        """Cut the interval to the values that there can be."""
-        if self.low is None or self.high is None:
-            return self
-        return replace(self, low=max(self.low, least), high=min(self.high, most))
-
-
-def ensembles(runs: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return every choice of one run from each fold; `runs` are the numbers of runs, such as (3, 3, 3, 3) for 81."""
+def list_ensembles(runs: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return every choice of one run from each fold; `runs` has the number of runs, such as (3, 3, 3, 3) for 81."""
     return list(product(*(range(count) for count in runs)))
 
 
@@ -53,7 +28,7 @@ def mean_of_members(values: Sequence[Sequence[float]]) -> Values:
     $$A_{r_1 \dots r_F} = \frac1F \sum_f v_{f r_f}$$
 
     Args:
-        values: Of each fold, those of its runs.
+        values: Values of the runs of each fold.
     """
     folds = [np.asarray(fold, dtype=np.float64) for fold in values]
     total = np.zeros(tuple(len(fold) for fold in folds))
@@ -63,16 +38,17 @@ def mean_of_members(values: Sequence[Sequence[float]]) -> Values:
 
 
 def resampled_means(values: Values, *, draws: int = DRAWS, seed: int = 0) -> Values:
-    r"""Return means over ensembles of models that were drawn anew: in each fold as many runs as it has, with repeats.
+    r"""Return means over ensembles of resampled models: in each fold as many runs as it has, with replacement.
 
-    With $w_{fr}$ the share of run $r$ among those drawn in fold $f$, the mean over the ensembles of the drawn models is
+    With $w_{fr}$ the fraction of run $r$ among those drawn in fold $f$, the mean over the ensembles of the drawn models
+    is
 
     $$\theta^* = \sum_{r_1 \dots r_F} A_{r_1 \dots r_F} \prod_f w_{f r_f}$$
 
     Args:
-        values: A, of every ensemble; an axis for each fold.
-        draws: How many.
-        seed: Of the draws.
+        values: A, with an axis for each fold.
+        draws: Number of draws.
+        seed: Seed of the draws.
 
     Returns:
         (draws,) values of theta*.
@@ -80,40 +56,60 @@ def resampled_means(values: Values, *, draws: int = DRAWS, seed: int = 0) -> Val
     rng = np.random.default_rng(seed)
     means = np.broadcast_to(values, (draws, *values.shape))
     for count in values.shape:
-        shares = rng.multinomial(count, np.full(count, 1 / count), size=draws) / count
-        means = np.einsum("br,br...->b...", shares, means)
+        fractions = rng.multinomial(count, np.full(count, 1 / count), size=draws) / count
+        means = np.einsum("br,br...->b...", fractions, means)
     return np.asarray(means)
 
 
-def spread(values: Values, *, level: float = LEVEL, draws: int = DRAWS, seed: int = 0) -> Spread:
-    r"""Summarise the values of all ensembles.
+def bootstrap_estimate(values: Values, *, level: float = LEVEL, draws: int = DRAWS, seed: int = 0) -> Estimate:
+    r"""Return the mean over ensembles with a bootstrap interval over models.
 
-    The interval is the bootstrap's over models, and two things are put right. Drawing $R$ of $R$ runs finds too small a
-    variance, by $(R - 1) / R$ (with three runs a third is missing). And that variance is itself known from a few runs
-    only, with $\nu$ degrees of freedom, for which Student's quantile $t$ stands in the place of the normal one, $z$:
+    Two corrections widen the interval. Drawing $R$ of $R$ runs underestimates the variance by $(R - 1) / R$. And a
+    variance that comes from few runs is itself uncertain, with $\nu$ degrees of freedom, so Student's quantile $t$
+    replaces the normal one, $z$:
 
     $$\big[\theta + c\,(\theta^*_{\alpha/2} - \theta),\; \theta + c\,(\theta^*_{1-\alpha/2} - \theta)\big],
       \qquad c = \sqrt{\frac{R}{R - 1}} \; \frac{t_{\nu,\, 1-\alpha/2}}{z_{1-\alpha/2}},
       \qquad \nu = \sum_f (R_f - 1)$$
 
-    with $R$ the fewest runs of a fold. One degree of freedom, two runs of one model, says too little for an interval.
+    with $R$ the fewest runs of a fold. There is no interval if a fold has a single run, or with one degree of freedom.
 
-    Reference: Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 2015 (the bias in
-    width of small samples, and Student's quantile against it).
+    The standard deviation is that of the ensembles, dividing by their number, as [Thesis] reports it. It is no standard
+    error, because ensembles share models. There is none if a fold has a single run.
+
+    Reference: Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 2015 (small
+    samples).
 
     Args:
-        values: Of every ensemble, an axis for each fold; for a paired comparison the differences of two methods.
-        level: Share of the interval.
-        draws: Of the bootstrap.
-        seed: Of the draws.
+        values: Value of every ensemble, with an axis for each fold; for a paired comparison the differences.
+        level: Confidence level.
+        draws: Number of draws.
+        seed: Seed of the draws.
+
+    Returns:
+        The estimate; `n` is the number of models.
     """
     mean, fewest = float(values.mean()), min(values.shape, default=1)
     std = float(values.std()) if fewest > 1 else None
     freedom = sum(count - 1 for count in values.shape)
     if fewest < 2 or freedom < 2:
-        return Spread(mean, std, None, None)
+        return Estimate(mean, std, n=sum(values.shape))
     tail = (1 - level) / 2
-    ends = np.quantile(resampled_means(values, draws=draws, seed=seed), [tail, 1 - tail])
-    wider = np.sqrt(fewest / (fewest - 1)) * widening(level, freedom)
-    low, high = (mean + wider * (ends - mean)).tolist()
-    return Spread(mean, std, low, high)
+    bounds = np.quantile(resampled_means(values, draws=draws, seed=seed), [tail, 1 - tail])
+    factor = np.sqrt(fewest / (fewest - 1)) * widening(level, freedom)
+    low, high = (mean + factor * (bounds - mean)).tolist()
+    return Estimate(mean, std, low, high, sum(values.shape))
+
+
+def widening(level: float, freedom: int) -> float:
+    """Return the ratio of Student's to the normal interval: 2.2 for 95% and 2 degrees of freedom, then less."""
+    from scipy.stats import norm
+
+    return student_quantile(freedom, level) / float(norm.ppf((1 + level) / 2))
+
+
+def clip_interval(estimate: Estimate, least: float, most: float) -> Estimate:
+    """Return an estimate whose interval is clipped to the possible values."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(estimate.low, least), high=min(estimate.high, most))

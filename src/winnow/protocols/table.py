@@ -1,134 +1,293 @@
-"""From finished runs to the table of a protocol, and to the comparison of its methods in pairs."""
+"""The table of a protocol: rows, paired differences, published numbers, and records of all finished runs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
-from winnow.protocols.commands import commands
-from winnow.protocols.comparisons import comparisons
-from winnow.protocols.documents import Reported, reported
-from winnow.protocols.notes import notes
-from winnow.protocols.records import record
-from winnow.protocols.runs import Task, Trial
-from winnow.protocols.statistics import Spread, Values, spread
-from winnow.protocols.values import Results, all_values, values_of
+from winnow.errors import DataError, ModelError
+from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
+from winnow.protocols.methods import paired_methods, present_name
+from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
+from winnow.protocols.spec import ProtocolSpec, has_second_version
+from winnow.protocols.statistics import bootstrap_estimate, clip_interval
+from winnow.report.claims import Estimate
+from winnow.training.results import Provenance, Record, RunResult, collect_provenance
+from winnow.training.run_dir import RunDir
+from winnow.training.sweep import VALIDATION_COLUMNS
+
+TABLE_FILE = "table.json"
+
+MethodName = Annotated[str, AfterValidator(present_name)]
+"""Method, under its present name if a file of version 0.1.0 is read."""
+
+_RECORDED = (
+    "command", "commit", "winnow", "machine", "versions", "config", "data", "metrics", "steps", "best_step", "seconds",
+    "problems", "prototypes_ready",
+)  # fmt: skip
+"""Keys of a result that a record has."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number of the table, in percent.
+class PublishedNumber(Record):
+    """A number of a published table, in percent."""
 
-    Attributes:
-        size: Of the embedding that is judged, such as 128 for models alone and 512 for four joined.
-        metric: What is measured.
-        value: What the protocol reports: a mean, or the best of the runs.
-        spread: Mean, deviation and interval over ensembles or runs.
-        document: What the documents report.
-    """
-
-    size: int
-    metric: str
     value: float
-    spread: Spread
-    document: Reported | None
+    std: float | None = None
+    table: str  # of [Thesis]
+    backbone: str
+    caveat: str = Field("", alias="doubt")  # reason why it may be wrong
 
 
-@dataclass(frozen=True)
-class Row:
-    """A method of the table; without cells where no run, or not every fold, is finished."""
+class _Estimated(Record):
+    """Base of numbers with an interval; JSON has the estimate without n, which is stored once elsewhere."""
 
-    method: str
+    @field_serializer("estimate", "difference", check_fields=False)
+    def _without_n(self, estimate: Estimate) -> dict[str, float | None]:
+        return {"mean": estimate.mean, "std": estimate.std, "low": estimate.low, "high": estimate.high}
+
+
+class Cell(_Estimated):
+    """A number of the table, in percent."""
+
+    dim: int = Field(alias="size")  # of the embedding: that of a model, or of the concatenated models
+    metric: str
+    value: float  # what the protocol reports: a mean, or the best of the runs
+    estimate: Estimate = Field(alias="spread")  # over ensembles or runs; n counts models
+    published: PublishedNumber | None = Field(None, alias="document")
+
+
+class TableRow(Record):
+    """A method of the table; it has no cells if a fold has no finished run."""
+
+    method: MethodName
     finished: int
     planned: int
-    steps: int | None
-    cells: Sequence[Cell]
+    steps: int | None = None  # to the best weights, mean over runs
+    cells: tuple[Cell, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_models(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {**values, "cells": [_with_n(cell, "spread", values["finished"]) for cell in values["cells"]]}
+
+    def find(self, dim: int, metric: str) -> Cell | None:
+        """Return the cell of an embedding size and a metric."""
+        return next((cell for cell in self.cells if (cell.dim, cell.metric) == (dim, metric)), None)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """How much better a method is than another, in points, over the same folds and seeds."""
+class PairedDifference(_Estimated):
+    """Difference of two methods in points, over the folds and seeds that both have."""
 
-    method: str
-    against: str
-    size: int
+    method: MethodName
+    against: MethodName
+    dim: int = Field(alias="size")
     metric: str
-    difference: Spread
-    models: int
+    difference: Estimate
+    models: int  # of each method
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_models(cls, values: Any) -> Any:
+        return _with_n(values, "difference", values["models"]) if isinstance(values, Mapping) else values
 
 
-@dataclass(frozen=True)
-class Table:
-    """Everything a protocol's runs say.
+class RunRecord(RunResult):
+    """A finished run: its result, and which run of which method it is."""
 
-    Attributes:
-        rows: One for each method.
-        pairs: Methods against those they build on.
-        missing: Commands of the runs that are not finished.
-        records: Every finished run, with where it comes from.
-        notes: What all results were made with, such as images that are missing.
-        faults: Methods that are left out though their runs are finished, and why.
-    """
+    method: MethodName
+    seed: int | None = None
+    fold: int | None = None
+    run: int | None = None
+    validations: dict[str, list[float]] = Field(default_factory=dict)  # step and metrics; lr where it changes
 
-    rows: Sequence[Row]
-    pairs: Sequence[Pair]
-    missing: Sequence[str]
-    records: Sequence[Mapping[str, Any]]
-    notes: Sequence[str]
-    faults: Mapping[str, str]
+    @model_serializer(mode="wrap")
+    def _name_first(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        first = ("method", "seed", "fold", "run")
+        return {key: values[key] for key in (*first, *(key for key in values if key not in first)) if key in values}
 
 
-def make_table(task: Task, trials: Sequence[Trial]) -> Table:
-    """Read what is finished and put it together; what cannot be is left out, and told."""
-    results = {(t.method, t.model, t.run): result for t in trials if (result := t.result()) is not None}
-    of_methods = {name: [one for key, one in results.items() if key[0] == name] for name in task.methods}
-    values, faults = all_values(task, trials, results)
-    rows = [
-        Row(
-            method,
-            len(finished),
-            sum(trial.method == method for trial in trials),
-            round(np.mean([result["best_step"] for result in finished])) if finished else None,
-            _cells(task, method, values[method]),
-        )
-        for method, finished in of_methods.items()
-    ]
+class ProtocolTable(Provenance):
+    """Content of `table.json`."""
+
+    title: str
+    protocol: ProtocolSpec
+    dataset: str = Field(alias="set")
+    backbone: str
+    settings: tuple[str, ...] = ()  # that replace the protocol's
+    note: str = ""
+    rows: tuple[TableRow, ...]
+    pairs: tuple[PairedDifference, ...]
+    missing: tuple[str, ...] = ()  # command that trains the missing runs
+    left_out: dict[str, str] = Field(default_factory=dict)  # methods without numbers though finished, and the reasons
+    runs: tuple[RunRecord, ...]
+
+    def cells(self) -> list[Cell]:
+        """Return the cells of all rows."""
+        return [cell for row in self.rows for cell in row.cells]
+
+
+def make_table(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> ProtocolTable:
+    """Return the table of the finished runs; methods whose runs do not fit together are excluded with a reason."""
+    results = {run.key: result for run in runs if (result := run.result()) is not None}
+    values, reasons = all_values(request, runs, results)
+    rows = []
+    for method in values:
+        finished = [result for key, result in results.items() if key[0] == method]
+        row = {
+            "method": method, "finished": len(finished), "planned": sum(run.method == method for run in runs),
+            "steps": round(np.mean([result.best_step for result in finished])) if finished else None,
+            "cells": _cells(request, method, values[method]),
+        }  # fmt: skip
+        rows.append(TableRow.from_dict(row))
     pairs = [
         pair
-        for method, against in comparisons(task.methods)
+        for method, against in ((str(one), str(base)) for one, base in paired_methods(request.specs))
         if values[method] and values[against]
-        for pair in _pairs(task, method, against, trials, results)
+        for pair in _paired_differences(request, method, against, runs, results)
     ]
-    missing = commands(task, [t for t in trials if (t.method, t.model, t.run) not in results])
-    records = [record(t, result) for t in trials if (result := results.get((t.method, t.model, t.run))) is not None]
-    return Table(rows, pairs, missing, records, notes(task, of_methods), faults)
+    protocol = request.protocol
+    chapter = " of chapter 3" if has_second_version(protocol) else ""
+    return ProtocolTable(
+        title=f"{request.dataset.title}, {protocol.name} protocol{chapter}, {request.network}",
+        **collect_provenance().to_dict(),
+        protocol=protocol,
+        dataset=request.dataset.name,
+        backbone=request.network,
+        settings=tuple(request.overrides),
+        note=request.note,
+        rows=tuple(rows),
+        pairs=tuple(pairs),
+        missing=() if len(results) == len(runs) else (rerun_command(request),),
+        left_out=reasons,
+        runs=tuple(record_run(run, result) for run in runs if (result := results.get(run.key)) is not None),
+    )
 
 
-def _cells(task: Task, method: str, values: Mapping[tuple[int, str], Values]) -> list[Cell]:
+def read_table(file: Path) -> ProtocolTable:
+    """Read a `table.json`, also of version 0.1.0.
+
+    Raises:
+        DataError: If the file cannot be read or contains something else.
+    """
+    try:
+        return ProtocolTable.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file}: expected the table of a protocol. Choose another file. ({error})") from None
+
+
+def record_run(run: ProtocolRun, result: RunResult) -> RunRecord:
+    """Return the record of a finished run: its origin, settings, metrics, and validations."""
+    content = result.to_dict()
+    return RunRecord.from_dict(
+        {
+            "method": run.method, "fold": run.fold, "run": run.run,
+            **{key: content[key] for key in _RECORDED if key in content},
+            "validations": _validations(run.planned.run_dir),
+        }
+    )  # fmt: skip
+
+
+def published_number(
+    protocol: ProtocolSpec, dataset: str, method: str, backbone: str, dim: int, metric: str
+) -> PublishedNumber | None:
+    """Return the published number of a cell.
+
+    Args:
+        protocol: Protocol; the table of its chapter is preferred.
+        dataset: Name of the dataset.
+        method: Name of the method.
+        backbone: Name of the backbone; numbers of the fair protocol exist for BN-Inception only, and apply to all.
+        dim: Embedding size.
+        metric: `MAP@R` or `P@1`.
+    """
+    found = [
+        PublishedNumber(
+            value=value, std=std, table=table, backbone=network,
+            caveat=_published()["caveats"].get(f"{table} {network} {on} {name} {size} {measure}", ""),
+        )
+        for table, kind, network, size, on, name, measure, value, std in _published()["rows"]
+        if (kind, size, on, name, measure) == (protocol.name, dim, dataset, method, metric)
+        and (network == backbone or not protocol.selects_on_test)
+    ]  # fmt: skip
+    chapter = str(protocol.chapter)
+    return min(found, key=lambda one: (not one.table.startswith(chapter), one.std is None), default=None)
+
+
+@cache
+def _published() -> dict[str, Any]:
+    text = files("winnow.protocols").joinpath("published.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def _with_n(values: Any, key: str, n: int) -> Any:
+    """Return the JSON of a number whose estimate has the number of models; other values as they are."""
+    if isinstance(values, Mapping) and isinstance(values.get(key), Mapping):
+        return {**values, key: {**values[key], "n": n}}
+    return values
+
+
+def _cells(request: ProtocolRequest, method: str, numbers: Numbers) -> list[Cell]:
     cells = []
-    for (size, metric), all_of_them in values.items():
-        document = reported(task.protocol, task.target.name, method, task.backbone.name, size, metric)
-        over = spread(all_of_them).within(0, 100)
-        value = over.mean
-        if task.protocol.report == "best":  # the run of the best P@1, also for the other metrics
-            value = float(all_of_them.flat[int(values[size, "P@1"].argmax())])
-        cells.append(Cell(size, metric, value, over, document))
+    for (dim, metric), values in numbers.items():
+        estimate = clip_interval(bootstrap_estimate(values), 0, 100)
+        value = estimate.mean
+        if request.protocol.report == "best":  # the run of the best P@1, also for the other metrics
+            value = float(values.flat[int(numbers[dim, "P@1"].argmax())])
+        published = published_number(
+            request.protocol, request.dataset.name, method, request.backbone.name, dim, metric
+        )  # fmt: skip
+        cells.append(Cell(dim=dim, metric=metric, value=value, estimate=estimate, published=published))
     return cells
 
 
-def _pairs(task: Task, method: str, against: str, trials: Sequence[Trial], results: Results) -> list[Pair]:
-    """Compare two methods over the runs both have."""
-    both = [
-        t
-        for t in trials
-        if t.method in (method, against) and all((name, t.model, t.run) in results for name in (method, against))
+def _paired_differences(
+    request: ProtocolRequest, method: str, against: str, runs: Sequence[ProtocolRun], results: Results
+) -> list[PairedDifference]:
+    """Return the differences of two methods over the folds and runs that both have."""
+    shared = [
+        run
+        for run in runs
+        if run.method in (method, against) and all((name, *run.key[1:]) in results for name in (method, against))
     ]
-    one, other = (values_of(task, name, both, results) for name in (method, against))
+    ours, theirs = (method_values(request, name, shared, results) for name in (method, against))
     return [
-        Pair(method, against, size, metric, spread(one[size, metric] - other[size, metric]), len(both) // 2)
-        for size, metric in one
-        if (size, metric) in other
-    ]
+        PairedDifference(
+            method=method, against=against, dim=dim, metric=metric, models=len(shared) // 2,
+            difference=bootstrap_estimate(ours[dim, metric] - theirs[dim, metric]),
+        )
+        for dim, metric in ours
+        if (dim, metric) in theirs
+    ]  # fmt: skip
+
+
+def _validations(run_dir: RunDir) -> dict[str, list[float]]:
+    """Return step and metrics of each validation, and the learning rate if it changes; empty without a log."""
+    try:
+        history = run_dir.read_history()
+    except ModelError:
+        return {}
+    if not history:  # of a run that was imported without its validations
+        return {}
+    columns = {name: key for name, key in VALIDATION_COLUMNS.items() if all(key in entry for entry in history)}
+    return {
+        "step": [entry["step"] for entry in history],
+        **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in columns.items()},
+    }

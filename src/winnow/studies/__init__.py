@@ -3,8 +3,6 @@
 A study is one object and one line in `STUDIES`.
 """
 
-from collections.abc import Mapping
-
 from winnow.studies import (
     average_pooling,
     ccp_cost,
@@ -28,6 +26,7 @@ from winnow.studies import (
 )
 from winnow.studies.base import Findings, Task, write_findings
 from winnow.studies.legacy import function_study
+from winnow.studies.scores import Scores
 from winnow.studies.spec import (
     GROUPS,
     Claim,
@@ -74,10 +73,10 @@ _ALL: tuple[Study, ...] = (
     delta_cover.DELTA_COVER,
     function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
 )  # fmt: skip
-STUDIES: Mapping[str, Study] = {study.name: study for study in _ALL}
-"""All studies by name, in the order of lists."""
+STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
+"""All studies by name, in the order of lists; a program may add its own."""
 
 __all__ = [
-    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Study", "StudyReport",
-    "StudyRequest", "Task", "Variant", "write_findings",
+    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Scores", "Study",
+    "StudyReport", "StudyRequest", "Task", "Variant", "write_findings",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from winnow.data.datasets import fold_range
 from winnow.errors import DataError, MissingExtraError
-from winnow.protocols.kinds import ABLATION
+from winnow.protocols.spec import ABLATION
 from winnow.report.figures import contour_figure
 from winnow.studies import synthetic_images
 from winnow.studies.base import Findings, Task, paragraphs, with_data

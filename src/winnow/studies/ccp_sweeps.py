@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from winnow.protocols.kinds import ABLATION
+from winnow.protocols.spec import ABLATION
 from winnow.studies import synthetic_images
 from winnow.studies.base import Task
 from winnow.studies.cub_losses import CCP, CONFIG

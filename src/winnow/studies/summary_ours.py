@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.losses import LOSSES
-from winnow.protocols.kinds import FAIR
-from winnow.protocols.methods import ADDITIONS, SHORT_LOSSES
-from winnow.protocols.sets import SETS as SETTINGS
-from winnow.training import load_config
+from winnow.protocols.methods import ADDITIONS, EARLIER_ADDITIONS, SHORT_LOSSES
+from winnow.protocols.spec import DATASETS, FAIR
 from winnow.training.config import make_config
 
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
@@ -113,7 +111,9 @@ def has(config: Config, added: str) -> bool:
     if on is None:
         return False
     proxies = LOSSES[config["loss"]["name"]].default_references == "proxies"
-    theirs = load_config(None, ADDITIONS[added].words(SETTINGS[on], FAIR, proxies)).model_dump()
+    theirs = make_config(
+        ADDITIONS[EARLIER_ADDITIONS.get(added, added)].settings(DATASETS[on], FAIR, proxies).tree
+    ).model_dump()
     if added == "gsp":
         return bool(config["pooling"] == theirs["pooling"] and config["zsr"] == theirs["zsr"])
     # Where a problem starts the documents tell in two ways.
@@ -139,4 +139,4 @@ def is_base(base: Config, config: Config, added: str) -> bool:
 def _called(config: Config) -> str:
     """Return what tables call a loss."""
     name = str(config["loss"]["name"])
-    return next((short for short, full in SHORT_LOSSES.items() if full == name), name)
+    return SHORT_LOSSES.get(name, name)

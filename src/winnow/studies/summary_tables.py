@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from winnow.protocols.variants import Variant
-from winnow.studies.summary_ours import ADDED, SETS, improvement
+from winnow.protocols.methods import MethodSpec
+from winnow.studies.summary_ours import SETS, improvement
 
+ADDED = {"ccp": "ccp", "gsp-zsr": "gsp"}
 LEAST = 3  # runs of each, from which on their interval says something
 
 
@@ -31,14 +32,13 @@ def from_tables(folder: Path) -> list[dict[str, Any]]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not _is_judged_on_test(content):
             continue
-        methods = {one["method"]: one for one in content["rows"]}
-        for name, one in methods.items():
-            variant = Variant.read(name)
-            first, _, added = variant.name.rpartition("+")
-            base = str(Variant(first, variant.settings))
+        methods = {MethodSpec.parse(one["method"]): one for one in content["rows"]}
+        for method, one in methods.items():
+            added = method.additions[-1] if method.additions else ""
+            base = MethodSpec(method.loss, method.additions[:-1], method.settings)
             if base not in methods or added not in ADDED:
                 continue
-            row = _row(path.stem, content, methods[base], one, added)
+            row = _row(path.stem, content, methods[base], one, ADDED[added])
             rows += [] if row is None else [row]
     return rows
 

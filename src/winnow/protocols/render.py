@@ -1,0 +1,297 @@
+"""The table of a protocol as Markdown, CSV, LaTeX, and JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from winnow.files import write_text
+from winnow.protocols.ensembles import HEADLINE
+from winnow.protocols.spec import BACKBONES
+from winnow.protocols.table import TABLE_FILE, Cell, ProtocolTable, PublishedNumber, RunRecord
+from winnow.report.claims import LEVEL, Estimate, format_interval, format_points
+from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
+
+Number = tuple[int, str]
+"""Embedding size and metric: what a column shows."""
+
+_SPLITS = {"train": "training", "val": "validation", "test": "test"}
+_DIGITS = 4  # decimals in CSV
+
+
+def render_markdown(table: ProtocolTable) -> str:
+    """Return the page: the table, its notes, and the paired differences."""
+    columns, rows = _main_table(table)
+    blocks = [f"# {table.title}", to_markdown(rows, columns), _bullets(notes(table))]
+    if table.missing:
+        blocks.append(f"{_count_missing(table)} Train the rest with:\n\n```console\n$ {table.missing[0]}\n```")
+    pairs = [pair for pair in table.pairs if pair.metric in HEADLINE]
+    if pairs:
+        about = ["Difference in points over the same folds and seeds; n counts the models of each method."]
+        if any(pair.difference.low is not None for pair in pairs):
+            about.append("Bold: the interval excludes 0.")
+        shown: list[Row] = [
+            {
+                "method": pair.method, "against": pair.against, "metric": _heading((pair.dim, pair.metric)),
+                "difference": _difference(pair.difference), "n": pair.models,
+            }
+            for pair in pairs
+        ]  # fmt: skip
+        left = [Column(name, align="left") for name in ("method", "against", "metric")]
+        interval = f"difference [{LEVEL:.0%} interval]"
+        found = to_markdown(shown, [*left, Column("difference", interval), Column("n")])
+        blocks += ["## Paired differences", " ".join(about), found]
+    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+
+
+def render_latex(table: ProtocolTable) -> str:
+    """Return a `tabular` for a paper; its notes are comments."""
+    columns, rows = _main_table(table)
+    return to_latex(rows, columns, comment="\n".join([table.title, *notes(table)]))
+
+
+def render_csv(table: ProtocolTable) -> str:
+    """Return a row for each method with all numbers, at four decimals."""
+    rows: list[dict[str, float | str | None]] = []
+    for row in table.rows:
+        flat: dict[str, float | str | None] = {
+            "method": row.method, "finished": row.finished, "planned": row.planned, "best step": row.steps,
+        }  # fmt: skip
+        for cell in row.cells:
+            flat |= _flat(cell)
+        flat["missing images"] = "; ".join(missing_images(run for run in table.runs if run.method == row.method))
+        flat["settings"] = shlex.join(table.settings)
+        rows.append(flat)
+    ends = ("missing images", "settings")
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in ends]
+    shown = [name for name in names if " paper" not in name or any(row.get(name) not in (None, "") for row in rows)]
+    return to_csv(rows, [Column(name) for name in (*shown, *ends)])
+
+
+def render_paired_csv(table: ProtocolTable) -> str:
+    """Return a row for each comparison of two methods, in points."""
+    rows: list[Row] = [
+        {
+            "method": pair.method, "against": pair.against, "models": pair.models, "dim": pair.dim,
+            "metric": pair.metric, **_rounded("difference", pair.difference),
+        }
+        for pair in table.pairs
+    ]  # fmt: skip
+    names = ("method", "against", "models", "dim", "metric", "difference", "std", "low", "high")
+    return to_csv(rows, [Column(name) for name in names])
+
+
+def write_table(table: ProtocolTable, folder: Path) -> list[Path]:
+    """Write `table.md`, `.csv`, `.tex`, `.json`, and `paired_differences.csv`; return their paths.
+
+    Raises:
+        OutputError: If one cannot be written.
+    """
+    texts = {
+        "table.md": render_markdown(table), "table.csv": render_csv(table),
+        "paired_differences.csv": render_paired_csv(table), "table.tex": render_latex(table),
+        TABLE_FILE: table.to_json(),
+    }  # fmt: skip
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def notes(table: ProtocolTable) -> list[str]:
+    """Return what a reader must know about the numbers, as short sentences."""
+    found = [_reported(table), *_sizes(table), *_intervals(table)]
+    if table.protocol.selects_on_test:
+        found.append("Selection: weights are selected on the test classes, as published, so all numbers are too high.")
+    found += _published_notes(table)
+    if any(row.finished and not row.cells and row.method not in table.left_out for row in table.rows):
+        found.append("A method has numbers once every fold has a finished run.")
+    missing = missing_images(table.runs)
+    if missing:
+        found.append(f"Missing images: {'; '.join(missing)}.")
+    if table.note:
+        found.append(table.note)
+    for row in table.rows:
+        found += _early_notes(row.method, [run for run in table.runs if run.method == row.method])
+    found += [f"{method} is excluded. {reason}" for method, reason in table.left_out.items()]
+    if table.settings:
+        found.append(f"Settings that replace the protocol's: {', '.join(f'`{one}`' for one in table.settings)}.")
+    return found
+
+
+def missing_images(runs: Iterable[RunRecord]) -> list[str]:
+    """Return the number of images of each incomplete split, such as `test 8,122 of 8,131`."""
+    return sorted(
+        {
+            f"{_SPLITS.get(split, split)} {one.found:,} of {one.expected:,}"
+            for run in runs
+            for split, one in run.data.missing.items()
+        }
+    )
+
+
+def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
+    """Return columns and rows of the main table, in Markdown and LaTeX."""
+    numbers = _shown_numbers(table)
+    columns = [Column("method", align="left"), Column("runs"), Column("best step")]
+    for number in numbers:
+        columns.append(Column(_heading(number)))
+        if _is_published(table, number):
+            columns.append(Column(f"{_heading(number)} paper", "paper"))
+    rows: list[Row] = []
+    for row in table.rows:
+        shown: dict[str, Styled | float | str | None] = {
+            "method": row.method, "runs": f"{row.finished} of {row.planned}", "best step": row.steps,
+        }  # fmt: skip
+        for number in numbers:
+            cell = row.find(*number)
+            if cell is not None:
+                shown[_heading(number)] = _shown(table, cell)
+                shown[f"{_heading(number)} paper"] = _paper(cell.published)
+        rows.append(shown)
+    return columns, rows
+
+
+def _shown_numbers(table: ProtocolTable) -> list[Number]:
+    """Return what is shown: MAP@R and P@1, and in the conventional protocol the other R@k, as papers print them."""
+    numbers = dict.fromkeys((cell.dim, cell.metric) for cell in table.cells())
+    best = table.protocol.report == "best"
+    return [number for number in numbers if number[1] in HEADLINE or (best and _is_rank(number[1]))]
+
+
+def _is_rank(metric: str) -> bool:
+    """Return whether a metric is an R@k other than R@1, which is P@1."""
+    return metric.startswith("R@") and metric != "R@1"
+
+
+def _is_published(table: ProtocolTable, number: Number) -> bool:
+    return any(cell.published is not None for cell in table.cells() if (cell.dim, cell.metric) == number)
+
+
+def _heading(number: Number) -> str:
+    return f"{number[0]}-D {number[1]}"
+
+
+def _shown(table: ProtocolTable, cell: Cell) -> Styled:
+    """Return a cell as text: mean ± std [interval], after the best run if that is what the protocol reports."""
+    value = f"{cell.value:.2f}"
+    if _is_rank(cell.metric):
+        return Styled(cell.value, value)
+    std = "" if cell.estimate.std is None else f" ± {cell.estimate.std:.2f}"
+    if table.protocol.report == "best":
+        value, std = f"{value} ({cell.estimate.mean:.2f}{std})", ""
+    return Styled(cell.value, f"{value}{std} {format_interval(cell.estimate)}".rstrip())
+
+
+def _paper(published: PublishedNumber | None) -> Styled | None:
+    if published is None:
+        return None
+    std = "" if published.std is None else f" ± {published.std:.2f}"
+    return Styled(published.value, f"{published.value:.2f}{std}")
+
+
+def _difference(estimate: Estimate) -> Styled:
+    excludes_zero = estimate.low is not None and estimate.high is not None and not estimate.low <= 0 <= estimate.high
+    text = f"{format_points(estimate.mean)} {format_interval(estimate)}".rstrip()
+    return Styled(estimate.mean, text, bold=excludes_zero)
+
+
+def _flat(cell: Cell) -> dict[str, float | str | None]:
+    """Return the columns of a number in CSV."""
+    name = _heading((cell.dim, cell.metric))
+    found: dict[str, float | str | None] = {name: round(cell.value, _DIGITS), f"{name} mean": None}
+    found |= {f"{name} {key}": value for key, value in _rounded("mean", cell.estimate).items()}
+    if cell.published is not None:
+        one, paper = cell.published, f"{name} paper"
+        found |= {
+            paper: one.value, f"{paper} std": one.std, f"{paper} table": one.table,
+            f"{paper} backbone": _backbone_title(one.backbone), f"{paper} caveat": one.caveat,
+        }  # fmt: skip
+    return found
+
+
+def _rounded(name: str, estimate: Estimate) -> dict[str, float | None]:
+    values = {name: estimate.mean, "std": estimate.std, "low": estimate.low, "high": estimate.high}
+    return {key: None if value is None else round(value, _DIGITS) for key, value in values.items()}
+
+
+def _reported(table: ProtocolTable) -> str:
+    """Return which number a cell has."""
+    split = {"test": "test", "val": "validation"}[table.protocol.split]
+    std = " ± std" if any(cell.estimate.std is not None for cell in table.cells()) else ""
+    value = {
+        "ensembles": f"mean{std} over the ensembles of one run of each fold",
+        "best": f"the best run by P@1, and in parentheses the mean{std} over runs",
+        "mean": f"mean{std} over runs",
+    }[table.protocol.report]
+    return f"Metrics on {split} classes, in percent: {value}. Best step: mean over runs."
+
+
+def _sizes(table: ProtocolTable) -> list[str]:
+    """Return which embedding size is that of single models, and which of concatenated ones."""
+    dims = sorted({cell.dim for cell in table.cells()})
+    if table.protocol.report != "ensembles" or len(dims) < 2:
+        return []
+    return [
+        f"Separated ({dims[0]}-D): mean over the models of an ensemble. Concatenated ({dims[-1]}-D): their embeddings "
+        "side by side, normalized."
+    ]
+
+
+def _intervals(table: ProtocolTable) -> list[str]:
+    """Return what brackets mean, and what is needed for them."""
+    lows = [cell.estimate.low for cell in table.cells()]
+    several = table.protocol.folds > 1
+    found = []
+    if any(low is not None for low in lows):
+        over = "models, not over ensembles, which share models" if several else "runs"
+        found.append(f"Brackets: {LEVEL:.0%} bootstrap interval of the mean over {over}.")
+    if any(low is None for low in lows):
+        needed = "two finished runs of every fold" if several else "three finished runs"
+        found.append(f"An interval requires {needed}.")
+    return found
+
+
+def _published_notes(table: ProtocolTable) -> list[str]:
+    """Return the source of the published numbers, and their caveats."""
+    numbers = [cell.published for cell in table.cells() if cell.published is not None]
+    if not numbers:
+        return []
+    tables = sorted({one.table for one in numbers})
+    backbones = " and ".join(sorted({_backbone_title(one.backbone) for one in numbers}))
+    named = f"Table{'s' if len(tables) > 1 else ''} {' and '.join(tables)}"
+    found = [f"Paper: [Thesis], {named}, {backbones}."]
+    for row in table.rows:
+        for cell in row.cells:
+            if cell.published is not None and cell.published.caveat:
+                number = _heading((cell.dim, cell.metric))
+                found.append(f"Caveat, {row.method}, {number} of the paper: {cell.published.caveat}.")
+    return found
+
+
+def _early_notes(method: str, runs: Sequence[RunRecord]) -> list[str]:
+    """Return how many runs have their best weights before the first step, or before the prototypes were initialized."""
+    found = []
+    untrained = sum(run.best_step == 0 for run in runs)
+    if untrained:
+        found.append(f"{method}: {untrained} of {len(runs)} runs have the best validation before the first step.")
+    early = sum(run.best_step > 0 and not run.prototypes_ready for run in runs)
+    if early:
+        found.append(
+            f"{method}: {early} of {len(runs)} runs have the best validation before the prototypes were initialized, "
+            "so they use average pooling."
+        )
+    return found
+
+
+def _count_missing(table: ProtocolTable) -> str:
+    finished, planned = sum(row.finished for row in table.rows), sum(row.planned for row in table.rows)
+    return f"{finished} of {planned} runs finished."
+
+
+def _backbone_title(name: str) -> str:
+    return BACKBONES[name].title if name in BACKBONES else name
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
