@@ -529,6 +529,7 @@ def test_autocast_changes_nothing(section):
     assert all(parameter.dtype is torch.float32 for parameter in loss.parameters())
 
 
+@pytest.mark.slow
 @every_case
 def test_compiles_to_one_graph_that_equals_eager(section):
     torch._dynamo.reset()
