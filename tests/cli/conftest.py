@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from winnow.cli import run
+from winnow.registry import RENAMED_KEYS
 
 
 class Said(NamedTuple):
@@ -29,6 +30,7 @@ def winnow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
 
     def call(*words: object) -> Said:
+        RENAMED_KEYS.clear()  # a command is a new process
         monkeypatch.setattr(sys, "argv", ["winnow", *map(str, words)])
         code = 0
         try:

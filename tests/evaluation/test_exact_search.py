@@ -94,6 +94,7 @@ def test_full_precision_restores_the_setting(precision):
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.slow
 def test_full_precision_restores_a_setting_per_backend():
     code = """
 import torch

@@ -103,6 +103,7 @@ def test_concurrent_runs_repeat_damaged_results(make_folder: MakeFolder, tmp_pat
         read_plan(tmp_path / "pack")
 
 
+@pytest.mark.slow
 def test_comparison_reads_intact_runs_and_trains_the_rest(make_folder: MakeFolder, tmp_path: Path) -> None:
     compared = Comparison([Method("GAP", ["pooling=gap"])], seeds=(0, 1),
                           words=[f"data={make_folder()}", *TINY, "train.device=cpu"])  # fmt: skip
