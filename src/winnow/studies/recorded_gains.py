@@ -152,7 +152,7 @@ def is_base(base: Config, config: Config, addition: str) -> bool:
 
 def protocol_rows(folder: Path) -> list[dict[str, Any]]:
     """Return the gains of CCP and GSP in tables of protocols on test classes, for their largest embedding."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for file in sorted(folder.glob("*.json")):
         try:
             table = read_table(file)
