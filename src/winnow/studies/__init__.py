@@ -61,7 +61,7 @@ _ALL: tuple[Study, ...] = (
     ccp_grids.CCP_ALTERNATE,
     ccp_grids.CCP_POOL,
     ccp_grids.CCP_BATCH,
-    function_study("ccp-search", ccp_search.study, "proximal weight, proxies (Optuna)", "[Thesis], Fig. 3.5", _CCP),
+    ccp_search.CCP_SEARCH,
     ccp_geometry.CCP_GEOMETRY,
     ccp_plane.CCP_PLANE,
     ccp_samples.CCP_SAMPLES,
