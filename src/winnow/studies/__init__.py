@@ -14,6 +14,7 @@ from winnow.studies import (
     collage,
     copies,
     delta_cover,
+    gains,
     gsp_grids,
     iterations,
     loss_grids,
@@ -71,7 +72,8 @@ _ALL: tuple[Study, ...] = (
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
-    function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
+    gains.GAINS,
+    summary.SUMMARY,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 """All studies by name, in the order of lists; a program may add its own."""
