@@ -43,12 +43,12 @@ def test_public_names_of_packages_exist(package):
         assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("package", ["winnow.index", "winnow.models", "winnow.evaluation", "winnow.cli.index"])
-def test_searching_needs_no_training_code(package):
-    loaded = loaded_after(f"import {package}")
+def test_searching_needs_no_training_code():
+    loaded = loaded_after("import winnow.index, winnow.models, winnow.evaluation, winnow.cli.index")
     assert not {name for name in loaded if name.startswith(("winnow.training", "winnow.losses", "winnow.miners"))}
 
 
+@pytest.mark.slow
 def test_our_own_settings_use_present_names():
     code = (
         "from winnow.demo import METHODS\n"

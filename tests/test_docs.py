@@ -146,6 +146,7 @@ class Requests(HTMLParser):
                 self.addresses.append(value or "")
 
 
+@pytest.mark.slow
 def test_generated_pages_are_complete(site):
     config = (site / "reference/config.html").read_text()
     for key in config_keys():
@@ -176,6 +177,7 @@ def test_generated_pages_are_complete(site):
                 assert f"<code>{parameter.opts[0]}" in line
 
 
+@pytest.mark.slow
 def test_every_study_has_a_page(site):
     overview = (site / "studies/index.html").read_text()
     for study in STUDIES:
@@ -187,6 +189,7 @@ def test_every_study_has_a_page(site):
         assert page.stat().st_size < 200_000, "a page is read at once; figures are files of their own"
 
 
+@pytest.mark.slow
 def test_pages_need_nothing_from_outside(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 25

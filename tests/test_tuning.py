@@ -53,6 +53,7 @@ def values(study: Any) -> list[tuple[Any, float]]:
     return [(trial.params, trial.value) for trial in study.trials if trial.value is not None]
 
 
+@pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos = make_folder(classes=8, images=3, size=16)

@@ -85,6 +85,7 @@ def test_some_synthetic_features_lie_within_the_unit_ball_and_some_near_prototyp
     assert make_problem(PoolingCase(2, (5, 4, 3), torch.bfloat16), CPU).features.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_the_command_writes_every_case_and_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_benchmark: RunBenchmark
 ) -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.train import REFERENCE, run_train
 
 
+@pytest.mark.slow
 def test_steps_are_timed_alone_and_concurrently() -> None:
     notes: list[str] = []
     benchmark = run_train(

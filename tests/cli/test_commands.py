@@ -104,6 +104,7 @@ def test_an_unknown_component_of_the_user_gets_advice(
     assert "YOURS.py" not in one_line_error(winnow("train", f"data={data}", "pooling=mine"))
 
 
+@pytest.mark.slow
 def test_fine_tuning_trains_the_backbone_and_freezing_does_not(
     winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_autocast_changes_nothing() -> None:
         assert torch.equal(actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "masked"), [("inductor", True), ("aot_eager", False)])
 def test_compiled_to_one_graph_equals_eager(backend: str, masked: bool) -> None:
     """Values and gradients are equal; a fully masked image still raises."""

@@ -60,7 +60,9 @@ def test_old_settings_are_read_and_written_again() -> None:
         assert a.make_config(a.dump(config)) == config
 
 
-@pytest.mark.parametrize("name", list(runs.LOGS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "c2-ccp" else name for name in runs.LOGS]
+)
 def test_runs_come_to_the_same(name: str, tmp_path: Path) -> None:
     found = records.log_difference(name, tmp_path)
     assert found is None, found
@@ -124,6 +126,7 @@ def test_old_vectors_are_those_of_the_model(place: Path) -> None:
             assert np.allclose(old.get_tensor(key), new.get_tensor(key), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_old_sweep_goes_on_to_the_same(place: Path) -> None:
     planned = a.read_sweep(Path("sweep"))
     assert len(planned) == 4

@@ -163,6 +163,7 @@ print(*{name.split(".")[1] for name in sys.modules if name.startswith("winnow.")
 """
 
 
+@pytest.mark.slow
 def test_vector_search_imports_no_models_and_no_training(tmp_path):
     Index.build(vectors=make_vectors(3), names=["a", "b", "c"], path=tmp_path / "index")
     command = [sys.executable, "-c", IMPORTS, str(tmp_path / "index")]

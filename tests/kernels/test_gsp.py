@@ -174,10 +174,7 @@ CHECKS = [check_accuracy, check_sizes, check_parts, check_numbers, check_outputs
 
 @pytest.mark.parametrize(
     "check",
-    [
-        pytest.param(check, marks=[pytest.mark.slow] if check in (check_accuracy, check_sizes, check_parts) else [])
-        for check in CHECKS
-    ],
+    [check if check is check_choice else pytest.param(check, marks=pytest.mark.slow) for check in CHECKS],
     ids=lambda check: check.__name__,
 )
 def test_in_the_interpreter(check: object) -> None:

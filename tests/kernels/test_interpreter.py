@@ -5,6 +5,7 @@ import pytest
 from tests.kernels import interpreter
 
 
+@pytest.mark.slow
 def test_a_failure_is_an_error_if_the_interpreter_works() -> None:
     with pytest.raises(AssertionError, match="wrong number"):
         interpreter.run_interpreted("raise SystemExit('wrong number')")

@@ -42,6 +42,7 @@ def check_crops(device: str) -> None:
     assert torch.equal(out, _crop_plain(batch, whole, (5, 6), None))
 
 
+@pytest.mark.slow
 def test_crops_in_the_interpreter() -> None:
     run_interpreted("from tests.kernels.test_ops import check_crops; check_crops('cpu')")
 

@@ -99,6 +99,18 @@ def test_gradient_equals_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda x, *_: loss(x, LABELS), (x, *parameters), atol=1e-4)
 
 
+def test_only_the_bias_that_batch_normalization_removes_is_not_trained() -> None:
+    loss = module(num_layers=2)
+    value = loss(embeddings(), LABELS)
+    value.backward()
+    fixed = {name for name, parameter in loss.named_parameters() if not parameter.requires_grad}
+    assert fixed == {"layers.1.norm2.bias"}
+    assert all(p.grad is not None and p.grad.any() for p in loss.parameters() if p.requires_grad)
+    with torch.no_grad():
+        loss.layers[1].norm2.bias.add_(torch.arange(6.0))
+    torch.testing.assert_close(loss(embeddings(), LABELS), value)
+
+
 def test_samples_exchange_messages() -> None:
     """The refined embedding of one sample depends on all samples of its batch."""
     x = embeddings().requires_grad_()

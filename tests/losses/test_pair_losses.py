@@ -276,7 +276,11 @@ SLOW: dict[str, tuple[Callable[..., float], list[dict[str, object]]]] = {
     "smooth_ap": (slow_smooth_ap, [{"temperature": 0.3}, {"temperature": 0.2, "max_positives": 2}]),
     "recall_at_k": (
         slow_recall_at_k,
-        [{"ks": (1, 3), "temperature": 0.3, "rank_temperature": 0.5}, {"temperature": 0.2, "max_positives": 2}],
+        [
+            {"ks": (1, 3), "temperature": 0.3, "rank_temperature": 0.5},
+            {"temperature": 0.2, "max_positives": 2},
+            {"ks": (1, 2), "temperature": 0.3, "rank_temperature": 6.0},  # several positives count within rank 1
+        ],
     ),
     "norm_softmax": (slow_norm_softmax, [{"temperature": 0.7}]),
     "arcface": (slow_arcface, [{"margin": 1.2, "scale": 4.0}, {"margin": 0.0, "scale": 5.0}]),
@@ -443,6 +447,15 @@ def test_proxies_as_references_agree_with_pytorch_metric_learning(name):
     torch.testing.assert_close(grad, their_grad)
 
 
+def test_soft_triple_merges_all_centers_of_a_class():
+    """Fourteen centers in any order: all pairs of a class count, not only neighbors in a block."""
+    section = {"name": "soft_triple", "tau": 0.8}
+    order = torch.randperm(28, generator=torch.Generator().manual_seed(0))
+    centers, classes = batch(28, seed=1), (torch.arange(28) % 2)[order]
+    inputs = batch(4), LABELS[:4], centers, classes
+    torch.testing.assert_close(float(call(build(section), *inputs)), expected(section, *inputs), rtol=1e-6, atol=1e-7)
+
+
 def test_soft_triple_agrees_with_pytorch_metric_learning():
     from pytorch_metric_learning import losses
 
@@ -529,6 +542,7 @@ def test_autocast_changes_nothing(section):
     assert all(parameter.dtype is torch.float32 for parameter in loss.parameters())
 
 
+@pytest.mark.slow
 @every_case
 def test_compiles_to_one_graph_that_equals_eager(section):
     torch._dynamo.reset()

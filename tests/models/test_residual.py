@@ -113,6 +113,7 @@ def test_a_fused_network_is_equal_bit_for_bit(name: str) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_fused_network_compiles_to_one_graph() -> None:
     torch._dynamo.reset()
     network, images = resnet("resnet18"), torch.rand(1, 3, 32, 32)

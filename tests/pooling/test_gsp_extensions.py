@@ -207,6 +207,7 @@ def test_prior_never_uses_the_fused_kernels(monkeypatch):
         gsp(TOKENS, PROTOTYPES, 0.3, 5.0)
 
 
+@pytest.mark.slow
 def test_prior_compiles_to_one_graph():
     torch._dynamo.reset()
     layer = ready().eval()

@@ -391,6 +391,7 @@ def test_guide_is_required_or_rejected(name):
             layer(tokens, guide=tokens)
 
 
+@pytest.mark.slow
 @every_pooling
 def test_compiles_to_one_graph_that_equals_eager(name):
     torch._dynamo.reset()
@@ -402,6 +403,7 @@ def test_compiles_to_one_graph_that_equals_eager(name):
     torch.testing.assert_close(compiled(shaped, mask, **guide), layer(shaped, mask, **guide))
 
 
+@pytest.mark.slow
 @every_pooling
 def test_exported_program_equals_eager(name):
     layer, tokens = pooling(name), random(2, 6, WIDTH)

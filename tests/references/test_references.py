@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import ConfigError
+from winnow.functional import l2_normalize
 from winnow.functional.pairs import compare_within_batch
 from winnow.losses import LOSSES, ContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss, ReferenceLoss
 from winnow.references import (
@@ -51,6 +52,28 @@ def test_proxy_references_equal_the_loss_with_references_and_get_gradients() -> 
     assert references.proxies.grad.any(dim=1).all()
 
 
+def test_proxy_references_add_weighted_losses_within_the_batch_and_the_proxies() -> None:
+    loss, references = (
+        MultiSimilarityLoss(),
+        ProxyReferences(3, 4, proxies_per_class=2, batch_weight=0.3, proxy_weight=0.7),
+    )
+    proxies = references.proxies.detach()
+    against = loss(batch(0), LABELS, ref_emb=proxies, ref_labels=LABELS)
+    expected = against + 0.3 * loss(batch(0), LABELS) + 0.7 * loss(proxies, LABELS)
+    torch.testing.assert_close(references(loss, batch(0), LABELS), expected)
+
+
+def test_ccp_normalizes_the_last_proxies_before_it_selects_away_from_them() -> None:
+    """With proxies as they are, the short one at 0 degrees would repel all candidates alike, and 180 degrees win."""
+    ccp = ChanceConstrainedProxies(1, 2, proxies_per_class=2, pool_size=5, normalize_proxies=True)
+    with torch.no_grad():
+        ccp.proxies.copy_(torch.tensor([[0.01, 0.0], [0.0, 10.0]]))
+    angles = torch.tensor([0.0, 45.0, 90.0, 180.0, 225.0]).deg2rad()
+    pool = torch.stack([angles.cos(), angles.sin()], dim=1)
+    ccp.seed(7.0 * pool[None], torch.tensor([0]), first=False, normalize=l2_normalize)
+    torch.testing.assert_close(ccp.proxies[0].detach(), pool[4])
+
+
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 3], [-1, 0, 1, 1, 2, 2]])
 def test_proxies_reject_labels_of_unknown_classes(labels: list[int]) -> None:
     for references in (ProxyReferences(3, 4), ChanceConstrainedProxies(3, 4)):
@@ -88,6 +111,9 @@ def test_batch_larger_than_the_memory_leaves_its_last_rows() -> None:
     memory = CrossBatchMemory(4, 2, num_batches=2, start_step=0)
     memory(ContrastiveLoss(), batch(0), LABELS)
     assert torch.equal(memory.memory.sort(0).values, batch(0)[-4:].sort(0).values)
+    memory(ContrastiveLoss(), batch(1, 1), LABELS[:1])
+    remaining = torch.cat([batch(0)[-3:], batch(1, 1)])  # the oldest row is overwritten
+    assert torch.equal(memory.memory.sort(0).values, remaining.sort(0).values)
 
 
 def test_memory_gets_no_gradient_and_does_not_change_in_evaluation() -> None:

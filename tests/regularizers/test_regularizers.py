@@ -320,6 +320,7 @@ def test_autocast_changes_nothing_and_float32_is_near_float64(name: str, section
     torch.testing.assert_close(plain.double(), regularizer(x.double(), LABELS), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @every_case
 def test_compiles_to_one_graph_that_equals_eager(name: str, section: dict[str, Any]) -> None:
     torch._dynamo.reset()

@@ -270,6 +270,7 @@ def test_importing_the_report_does_not_import_matplotlib():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_pages_fit_narrow_screens_and_long_names_stay_next_to_their_picture(tmp_path):
     name = "043.Yellow_bellied_Flycatcher_of_the_eastern_woods"

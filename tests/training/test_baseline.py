@@ -56,6 +56,7 @@ def folds(tmp_path: Path, data: Path, *words: str) -> list[PlannedRun]:
     return [run for fold in planned for run in fold]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "images"),
     [
@@ -73,6 +74,7 @@ def test_backbone_embeds_each_needed_image_once_for_all_folds(
     assert len(counted) == len(set(counted)) == images
 
 
+@pytest.mark.slow
 def test_each_split_is_evaluated_once_for_all_runs(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_runs_with_shared_features_equal_single_runs(
         assert same(run.run_dir.load(run.run_dir.best_file), alone.load(alone.best_file))
 
 
+@pytest.mark.slow
 def test_features_are_not_shared_between_weights_or_crops(
     make_folder: MakeFolder, tmp_path: Path, counted: list[bytes]
 ) -> None:

@@ -60,6 +60,7 @@ def test_concurrent_runs_equal_single_runs(
             assert same(a.get("learner", a), b.get("learner", b)), (run.name, file)
 
 
+@pytest.mark.slow
 def test_images_are_decoded_once_for_all_runs(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_run_is_trained_by_one_process_at_a_time(make_folder: MakeFolder, tmp_pa
     assert free.result is not None
 
 
+@pytest.mark.slow
 def test_interrupted_runs_can_resume_at_once(make_folder: MakeFolder, tmp_path: Path) -> None:
     runs = planned(tmp_path, make_folder(), "seed=0,1", words=("backbone.train=full",))
     with pytest.raises(KeyboardInterrupt) as kept:  # its frames hold both, as a notebook's last error does

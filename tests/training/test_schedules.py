@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import TINY, MakeFolder
-from tests.training.test_trainer import StopAfter, make_trainer, same, small_config, weights
+from tests.training.test_trainer import StopAfter, make_trainer, same, small_config, uninterrupted_run, weights
 from winnow.data import load_images, split_by_class
 from winnow.errors import ConfigError, ModelError
 from winnow.evaluation import retrieval_metrics
@@ -176,12 +176,11 @@ def test_reduced_rate_is_logged_and_used() -> None:
     assert not same(weights(trainer), weights(plain))
 
 
-@pytest.mark.parametrize("at", [3, 13, 28])
+@pytest.mark.parametrize("at", [3, 13, pytest.param(28, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("words", [PLATEAU, COSINE[:2], STEP[:3], [*PLATEAU, "train.warmup_steps=16"]])
 def test_resumed_run_continues_with_its_rate(tmp_path: Path, at: int, words: list[str]) -> None:
-    config = small_config(*words, "train.lr_multipliers={'*.prototypes': 10}")
-    whole = make_trainer(config)
-    whole.fit()
+    words = [*words, "train.lr_multipliers={'*.prototypes': 10}"]
+    config, whole = small_config(*words), uninterrupted_run(*words)
     folder = RunDir(tmp_path)
     with pytest.raises(RuntimeError, match="crash"):
         make_trainer(config, folder, StopAfter(at)).fit()

@@ -143,7 +143,9 @@ CCP = [
 ]
 
 
-@pytest.mark.parametrize("at", [3, 5, 13, 28])
+@pytest.mark.parametrize(
+    "at", [3, pytest.param(5, marks=pytest.mark.slow), 13, pytest.param(28, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "words",
     [["pooling=gmp"], ["zsr=0.2"], ["zsr=0.2", "train.precision=64-true"], ["zsr=0.2", "train.precision=bf16-mixed"],

@@ -14,6 +14,7 @@ from winnow.studies import (
     collage,
     copies,
     delta_cover,
+    gains,
     gsp_grids,
     iterations,
     loss_grids,
@@ -60,8 +61,8 @@ _ALL: tuple[Study, ...] = (
     ccp_grids.CCP_ALTERNATE,
     ccp_grids.CCP_POOL,
     ccp_grids.CCP_BATCH,
-    function_study("ccp-search", ccp_search.study, "proximal weight, proxies (Optuna)", "[Thesis], Fig. 3.5", _CCP),
-    function_study("ccp-geometry", ccp_geometry.study, "t-SNE and covering radii", "[Thesis], Fig. 3.3", _CCP),
+    ccp_search.CCP_SEARCH,
+    ccp_geometry.CCP_GEOMETRY,
     ccp_plane.CCP_PLANE,
     ccp_samples.CCP_SAMPLES,
     ccp_cost.CCP_COST,
@@ -71,7 +72,8 @@ _ALL: tuple[Study, ...] = (
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
-    function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
+    gains.GAINS,
+    summary.SUMMARY,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 """All studies by name, in the order of lists; a program may add its own."""

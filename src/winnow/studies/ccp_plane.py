@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from winnow.evaluation import retrieval_metrics
 from winnow.functional import NORMALIZERS, covering_radius, pairwise_distance
 from winnow.models import Backbone, Embedder, Head
 from winnow.studies.artifacts import StoredRun, require_run, solve_problems
-from winnow.studies.scores import Scores
+from winnow.studies.scores import Scores, mean_rows
 from winnow.studies.settings import NOTHING, component, pooling, train
 from winnow.studies.spec import Claim, DataNeed, Evidence, Measurement, Row, Scale, Scales, Size, Study, StudyRequest
 from winnow.studies.synthetic_images import GrayImages, load_gray_images
@@ -202,18 +201,6 @@ def summarize(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def average(tables: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return the means of numbers over tables with the same rows; None where one has no value."""
-
-    def mean(values: Sequence[Any]) -> Any:
-        return statistics.fmean(values) if all(isinstance(value, int | float) for value in values) else None
-
-    return [
-        {"row": rows[0]["row"]} | {key: mean([row.get(key) for row in rows]) for key in rows[0] if key != "row"}
-        for rows in zip(*tables, strict=True)
-    ]
-
-
 def _collapse(s: Scores) -> Evidence:
     spread = 100 * s.cell("one problem, best", "proxy spread")
     return Evidence(
@@ -265,7 +252,7 @@ class CCPPlane(Study):
         seeds = dict.fromkeys(row["seed"] for row in rows)
         by_seed = {seed: summarize([row for row in rows if row["seed"] == seed]) for seed in seeds}
         return Measurement(
-            rows=rows, exact=average(list(by_seed.values())), by_seed=by_seed, settings=settings,
+            rows=rows, exact=mean_rows(list(by_seed.values())), by_seed=by_seed, settings=settings,
             details=title_of(self, settings), artifacts=artifacts,
         )  # fmt: skip
 

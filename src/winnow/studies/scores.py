@@ -41,6 +41,16 @@ class Scores:
         """Return whether every row that was read exists, and has values."""
         return self.used <= set(self._rows) and not self._lacks_values
 
+    def require(self, condition: bool, reason: str) -> None:
+        """Make a claim incomplete unless a condition holds.
+
+        Raises:
+            MissingScoreError: If it does not hold.
+        """
+        if not condition:
+            self._lacks_values = True
+            raise MissingScoreError(reason)
+
     def cell(self, row: str, column: str) -> float:
         """Return the value of a row in a column.
 
@@ -240,3 +250,23 @@ def mean(values: Mapping[Any, float] | Sequence[float]) -> float:
         StatisticsError: If there are none.
     """
     return statistics.fmean(values.values() if isinstance(values, Mapping) else values)
+
+
+def mean_rows(tables: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return the means of numbers over the tables of seeds; None where a row has no number.
+
+    Tables have named rows in the same order; a row that one of them lacks is left out.
+    """
+    by_name = [{next(iter(row.values())): row for row in rows} for rows in tables]
+    common = [name for name in by_name[0] if all(name in rows for rows in by_name)] if by_name else []
+
+    def mean_of(values: Sequence[Any]) -> Any:
+        return statistics.fmean(values) if all(isinstance(value, int | float) for value in values) else None
+
+    found: list[Row] = []
+    for name in common:
+        first, *others = [rows[name] for rows in by_name]
+        (named, _), *numbers = first.items()
+        cells = {key: mean_of([value, *(row.get(key) for row in others)]) for key, value in numbers}
+        found.append({named: name} | cells)
+    return found
