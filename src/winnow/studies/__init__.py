@@ -26,7 +26,6 @@ from winnow.studies import (
     zero_shot,
 )
 from winnow.studies.base import Findings, Task, write_findings
-from winnow.studies.legacy import function_study
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
     GROUPS,
