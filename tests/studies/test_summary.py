@@ -32,25 +32,27 @@ def test_verdicts_are_counted_by_result_and_source(tmp_path: Path) -> None:
     record(tmp_path / "gains.json", {}, small=False, rows=[gain, {"source": THESIS}])
     record(tmp_path / "unknown.json", {THESIS: ["Reproduced"]}, small=False)
     rows = count_verdicts(tmp_path, ["gains", "m-eps"])
-    found = {(row["result"], row["source"]): [row[one] for one in ("Reproduced", "Within seed noise", "Not reproduced",
-                                                                  "Incomplete", "claims")] for row in rows}  # fmt: skip
+    columns = ("Reproduced", "Within seed noise", "Not reproduced", "Incomplete", "claims")
+    found = {(row["result"], row["source"] or row["size"]): [row[column] for column in columns] for row in rows}
     assert found == {
+        (PUBLISHED, ""): [2, 1, 1, 1, 5],
+        (PUBLISHED, "published size"): [1, 1, 0, 1, 3],
+        (PUBLISHED, "quick size"): [1, 0, 1, 0, 2],
+        (NEW, ""): [0, 0, 0, 1, 1],
         ("gains", THESIS): [0, 1, 0, 0, 1],
         ("m_eps", THESIS): [1, 0, 0, 1, 2],
         ("m_eps", "new"): [0, 0, 0, 1, 1],
         ("small/m_eps", THESIS): [1, 0, 1, 0, 2],
-        (PUBLISHED, ""): [2, 1, 1, 1, 5],
-        (NEW, ""): [0, 0, 0, 1, 1],
     }
-    assert [row["size"] for row in rows[1:4]] == ["published size", "published size", "quick size"]
+    assert [row["size"] for row in rows[5:]] == ["published size", "published size", "quick size"]
 
 
 def test_the_study_reads_a_folder_and_draws_a_bar_for_each_row(tmp_path: Path) -> None:
     record(tmp_path / "mu.json", {THESIS: ["Reproduced"]}, small=False)
     report = run_study(SUMMARY, StudyRequest(SUMMARY.scales["quick"], data=tmp_path))
-    assert [row["result"] for row in report.rows] == ["mu", PUBLISHED]
+    assert [row["result"] for row in report.rows] == [PUBLISHED, PUBLISHED, "mu"]
     names = [label.get_text() for axes in report.figures[""].axes for label in axes.get_yticklabels()]
-    assert names == [PUBLISHED, f"mu: {THESIS}"]
+    assert names == [PUBLISHED, f"{PUBLISHED}, published size", f"mu: {THESIS}"]
     with pytest.raises(DataError, match="no results of studies found"):
         SUMMARY.measure(StudyRequest(SUMMARY.scales["quick"], data=tmp_path / "none"))
 
@@ -70,5 +72,6 @@ def test_every_claim_of_a_recorded_result_is_counted_once() -> None:
             if name != SUMMARY.name and file.is_file():
                 content = json.loads(file.read_text(encoding="utf-8"))
                 claims += len(content.get("claims", ())) + sum("verdict" in row for row in content["rows"])
-    totals = [row["claims"] for row in read_recorded(SUMMARY)["rows"] if not row["size"]]
-    assert sum(totals) == claims
+    rows = read_recorded(SUMMARY)["rows"]
+    assert sum(row["claims"] for row in rows if not row["size"]) == claims
+    assert sum(row["claims"] for row in rows if row["source"]) == claims

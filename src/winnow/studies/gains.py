@@ -197,7 +197,7 @@ def _draw_recorded(axes: Axes, rows: Sequence[Row]) -> None:
     names = [f"{row['method'].upper()} + {row['added']} ({row['numbers']})" for row in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.tick_params(axis="y", labelsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)  # from the top down
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.grid(axis="x", visible=True)
     axes.grid(axis="y", visible=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RESULTS = Path("results")
 FOLDERS = {"": "published size", "short": "shorter training", "frozen": "frozen backbone", "small": "quick size"}
 """Folders of recorded results and what their runs differ in."""
-PUBLISHED, NEW = "all published claims", "all new claims"
+PUBLISHED, NEW = "published claims", "new claims"
 COLOR = {
     Verdict.REPRODUCED: COLORS["right"].light,
     Verdict.WITHIN_SEED_NOISE: COLORS["method-6"].light,
@@ -45,19 +45,21 @@ def recorded(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Map
 
 
 def count_verdicts(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row for each source of claims of each result, and the totals of published and of new claims.
+    """Return the totals, of published claims also by size, then a row for each result and source of claims.
 
     Args:
         folder: Folder of results, which has some of `FOLDERS`.
         names: Names of studies.
     """
     rows: list[dict[str, Any]] = []
-    totals = {PUBLISHED: Counter[str](), NEW: Counter[str]()}
+    totals = {(PUBLISHED, ""): Counter[str](), **{(PUBLISHED, size): Counter[str]() for size in FOLDERS.values()},
+              (NEW, ""): Counter[str]()}  # fmt: skip
     for file, size, content in recorded(folder, names):
         for source, counts in _by_source(content).items():
             rows.append(_row(file, size, source, counts))
-            totals[PUBLISHED if source.startswith("[") else NEW] += counts
-    return [*rows, *(_row(name, "", "", counts) for name, counts in totals.items() if counts)]
+            for key in ((PUBLISHED, ""), (PUBLISHED, size)) if source.startswith("[") else ((NEW, ""),):
+                totals[key] += counts
+    return [*(_row(name, size, "", counts) for (name, size), counts in totals.items() if counts), *rows]
 
 
 def _by_source(content: Mapping[str, Any]) -> dict[str, Counter[str]]:
@@ -99,11 +101,10 @@ class Summary(Study):
 
 @styled
 def _draw(rows: Sequence[Row]) -> Figure:
-    results = [row for row in rows if row["size"]]
-    totals = [row for row in rows if not row["size"]]
-    figure = new_figure(7.2, 1.6 + 0.2 * len(rows))
+    totals, results = ([row for row in rows if bool(row["source"]) is has_source] for has_source in (False, True))
+    figure = new_figure(7.2, 1.6 + 0.18 * len(rows))
     upper, lower = figure.subplots(2, 1, height_ratios=(len(totals) + 0.5, len(results)))
-    _draw_bars(upper, totals, [row["result"] for row in totals])
+    _draw_bars(upper, totals, [", ".join(filter(None, (row["result"], row["size"]))) for row in totals])
     _draw_bars(lower, results, [f"{row['result']}: {row['source']}" for row in results])
     lower.set_xlabel("claims")
     handles = [upper.barh(0, 0, color=color)[0] for color in COLOR.values()]
@@ -112,6 +113,8 @@ def _draw(rows: Sequence[Row]) -> Figure:
 
 
 def _draw_bars(axes: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     ends = [0] * len(rows)
     for verdict, color in COLOR.items():
         counts = [row[str(verdict)] for row in rows]
@@ -120,7 +123,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
     for position, end in enumerate(ends):
         axes.text(end, position, f" {end}", va="center", fontsize=7, color=INK)
     axes.set_yticks(range(len(rows)), names, fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)  # from the top down
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
 
