@@ -25,7 +25,6 @@ from winnow.studies import (
     toy_map,
     zero_shot,
 )
-from winnow.studies.base import Findings, Task, write_findings
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
     GROUPS,
@@ -78,6 +77,6 @@ STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 """All studies by name, in the order of lists; a program may add its own."""
 
 __all__ = [
-    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Scores", "Study",
-    "StudyReport", "StudyRequest", "Task", "Variant", "write_findings",
+    "GROUPS", "STUDIES", "Claim", "Evidence", "GridStudy", "Measurement", "Scale", "Scores", "Study",
+    "StudyReport", "StudyRequest", "Variant",
 ]  # fmt: skip
