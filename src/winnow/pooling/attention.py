@@ -112,7 +112,7 @@ def crow_places(x: Tensor) -> Tensor:
 def crow_channels(presence: Tensor) -> Tensor:
     r"""Return the channel weights (B, d).
 
-    $b_k = \log\big((d\epsilon + \sum_h q_h) / (\epsilon + q_k)\big)$. Rare channels get large weights, as rare words do.
+    $b_k = \log\big((d\epsilon + \sum_h q_h) / (\epsilon + q_k)\big)$. Rare channels get large weights.
     """
     total = presence.shape[1] * _TINY + presence.sum(dim=1, keepdim=True)
     return torch.log(total / (_TINY + presence))
