@@ -1,4 +1,4 @@
-"""Time, memory, and error of pooling forward and backward: GSP, average pooling, the iteration of [GSP], and POT."""
+"""Time, memory, and error of GSP, average pooling, the iteration, and POT."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def sums_alone(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> P
 
 
 def partial_transport(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pooled:
-    """Entropic partial transport of POT, image by image, to prototypes that could each take all of the mass.
+    """Entropic partial transport of POT, image by image.
+
+    Each prototype may receive all of the mass.
 
     Its entropy covers the plan only, not the mass that stays, so its weights are similar but not
     equal. It stops after as many steps as the iteration of [GSP].

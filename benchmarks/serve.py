@@ -1,4 +1,4 @@
-"""Load on the search service: concurrent clients against a plain loop of model calls on the same images."""
+"""Load on the search service, against a plain loop of model calls."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _run_client(address: str, images: Sequence[bytes], number: int, until: float
 
 
 def _warm_up_until_steady(search: Callable[[], Load], memory: Callable[[], int | None]) -> int | None:
-    """Search until memory has not grown for several rounds, or the rounds are used up; return the memory."""
+    """Search until memory stops growing or the rounds end; return the memory."""
     before, steady = memory(), 0
     for _ in range(_WARM_UP_ROUNDS):
         search()

@@ -110,7 +110,7 @@ class TrainedMethod:
 
 
 def run_demo(folder: Path, *, seeds: int, steps: int, callback: Callback, splits: Splits | None = None) -> DemoResult:
-    """Train all methods and write `report.html`, `results.json`, `results.md`, and `model` into a folder.
+    """Train all methods, and write report, results, and a model into a folder.
 
     Args:
         folder: Output folder, created if missing.
@@ -236,7 +236,7 @@ def draw_heat_maps(images: ImageSet, embedders: Mapping[str, Embedder]) -> list[
 
 @torch.no_grad()
 def find_prototypes(images: ImageSet, inputs: Inputs, embedder: Embedder) -> list[Prototype]:
-    """Return the prototypes with the largest fraction of pooled weight, and the nearest patch of each of some images.
+    """Return the prototypes with the most pooled weight, and their nearest patches.
 
     Args:
         images: Test images.

@@ -34,7 +34,10 @@ class ConfigError(WinnowError, ValueError):
 
 
 class UnknownComponentError(ConfigError):
-    """No component, such as a loss or a pooling, has this name; a saved model may use one from outside winnow."""
+    """No component, such as a loss or a pooling, has this name.
+
+    A saved model may use a component from outside winnow.
+    """
 
 
 class DataError(WinnowError, ValueError):

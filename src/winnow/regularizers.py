@@ -70,7 +70,9 @@ class CenterRegularizer(nn.Module):
         """
 
     def forward(self, centers: Tensor, labels: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
-        """Return the scalar value without its weight. Without any pair it is zero and has a gradient of zero.
+        """Return the scalar value without its weight.
+
+        Without any pair the value and its gradient are zero.
 
         Args:
             centers: (C, d) class centers. They are normalized here, in at least float32.

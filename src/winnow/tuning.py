@@ -152,7 +152,9 @@ class Search:
         on_end: Callable[[int, Values, float | None], None] = lambda number, values, score: None,
         cache: RunCache | None = None,
     ) -> Study:
-        """Run trials until the study has a number of them; interrupted trials resume from their checkpoints.
+        """Run trials until the study has a number of them.
+
+        Interrupted trials resume from their checkpoints.
 
         Args:
             trials: Number of trials, earlier calls included.
@@ -244,7 +246,10 @@ class Search:
 
 
 def importances(study: Study) -> dict[str, float]:
-    """Return the PED-ANOVA importance of each key, which sum to 1; empty if there are too few different trials."""
+    """Return the PED-ANOVA importance of each key; they sum to 1.
+
+    The result is empty if there are too few different trials.
+    """
     optuna = _import_optuna()
     from optuna.importance import PedAnovaImportanceEvaluator
 

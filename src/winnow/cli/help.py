@@ -147,7 +147,10 @@ def group_screen(group: Any, path: str) -> Screen:
 
 
 def label(option: Any) -> str:
-    """Return the names of an option: the short one, the first long one with its opposite, and its value."""
+    """Return the names of an option and its value.
+
+    The names are the short one, and the first long one with its opposite.
+    """
     short = [name for name in option.opts if not name.startswith("--")][:1]
     long = [name for name in option.opts if name.startswith("--")][:1]
     names = ", ".join([*short, *long])

@@ -206,7 +206,7 @@ class ExactSearch:
             self.points[dtype], self.norms[dtype] = points, norms.to(dtype)
 
     def _nearest(self, rows: Tensor, k: int, num_exact: int, width: int) -> tuple[Tensor, Tensor]:
-        """Find the `k` nearest references among `width` candidates, or among more where these do not suffice.
+        """Find the `k` nearest references among `width` candidates, or among more.
 
         Returns:
             Squared distances (B, k) in units, float64, and positions among the eligible references (B, k).

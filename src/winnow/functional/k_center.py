@@ -57,7 +57,9 @@ def greedy_k_center(points: Tensor, k: int, centers: Tensor | None = None, mask:
 
 
 def covering_radius(points: Tensor, centers: Tensor, mask: Tensor | None = None, *, chunk: int = 4096) -> Tensor:
-    r"""Compute the largest distance of a point to its nearest center: $\max_i \min_c \lVert x_i - c \rVert_2$.
+    r"""Compute the largest distance of a point to its nearest center.
+
+    $$\max_i \min_c \lVert x_i - c \rVert_2$$
 
     Leading dimensions are independent sets. Distances are computed from differences, so small ones are accurate.
 

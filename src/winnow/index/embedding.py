@@ -1,4 +1,4 @@
-"""Images to vectors and thumbnails, batch by batch, and the identity of an image by content hash and path."""
+"""Images to vectors and thumbnails, and the identity of an image."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def embed_images(
 
 @torch.inference_mode()
 def embed_pixels(model: Embedder, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
-    """Return the normalized vectors of images (H, W, 3) that were resized to the short side of the model."""
+    """Return normalized vectors of images (H, W, 3) that were resized already."""
     from winnow.functional import NORMALIZERS  # not needed to open and search an index
 
     if not pixels:

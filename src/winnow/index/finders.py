@@ -35,7 +35,9 @@ class Finder(Protocol):
 
 
 class ExactFinder:
-    r"""Scans all vectors with $\lVert q - r \rVert^2 = \lVert q \rVert^2 + \lVert r \rVert^2 - 2\, q^\top r$.
+    r"""Scan of all vectors.
+
+    Uses $\lVert q - r \rVert^2 = \lVert q \rVert^2 + \lVert r \rVert^2 - 2\, q^\top r$.
 
     A matrix product rounds, so a few more candidates than requested are proposed. `rank_exactly` then orders them.
 
@@ -157,7 +159,7 @@ class FaissFinder:
 
 
 def measure_recall(finder: Finder, vectors: Vectors, *, k: int = 10, sample: int = 500) -> float:
-    """Return the fraction of the k nearest other vectors that a finder finds, over a sample of stored vectors."""
+    """Return the recall of the k nearest vectors over a sample of stored vectors."""
     if len(vectors) < 2:
         return 1.0
     k = min(k, len(vectors) - 1)
@@ -177,7 +179,7 @@ def measure_recall(finder: Finder, vectors: Vectors, *, k: int = 10, sample: int
 
 
 def _hnsw(faiss: Any, vectors: Vectors) -> Any:
-    """Create a navigable small-world graph (Malkov and Yashunin, 2018) with 32 links per vector, kept in memory."""
+    """Create a small-world graph (Malkov and Yashunin, 2018), 32 links per vector."""
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32)
     index.hnsw.efConstruction = 200
     return index

@@ -1,4 +1,7 @@
-"""Files of an index: manifest, generation, and entries; a generation is written once and then only read."""
+"""Files of an index: manifest, generation, and entries.
+
+A generation is written once and then only read.
+"""
 
 from __future__ import annotations
 

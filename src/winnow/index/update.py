@@ -161,7 +161,7 @@ def embed_new(
     model: Embedder, images: ImageSet, hashes: Sequence[str], known: set[str], journal: Journal, batch_size: int, *,
     thumbnails: bool, progress: Progress,
 ) -> EmbeddedImages:  # fmt: skip
-    """Embed the images with hashes that are neither known nor in the journal; equal files are embedded once."""
+    """Embed images with new hashes, each hash once."""
     have = known | journal.hashes()
     new: dict[str, int] = {}
     for index, key in enumerate(hashes):

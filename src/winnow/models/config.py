@@ -31,7 +31,7 @@ class Section(BaseModel):
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
-        """Return "; did you mean 'x'?" for an unknown key of this section or below it, or "." if none is close."""
+        """Return "; did you mean 'x'?" for an unknown key, or "." if none is close."""
         synonym = cls.synonyms.get(key.rpartition(".")[2].lower())
         return f"; did you mean '{synonym}'?" if synonym else did_you_mean(key, known)
 
@@ -136,7 +136,10 @@ def _first_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, A
 
 
 def present_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with renamed section keys under their present names; registries rename settings of components."""
+    """Return settings with renamed section keys under their present names.
+
+    Registries rename settings of components.
+    """
     renamed = rename_keys(tree, section, "")
     for key, value in renamed.items():
         field = section.model_fields.get(key)

@@ -18,7 +18,7 @@ from winnow.training.sweep import at_commas
 
 SEPARATOR = "+"
 SHORT_LOSSES = {"proxy_anchor": "pa", "proxy_nca": "pnca", "soft_triple": "softtriple"}
-"""Names that [Thesis] has for losses, by their names in the config; the others are called alike."""
+"""Names of losses in methods, by their names in the config; all other losses have one name."""
 EARLIER_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
 """Additions by their names in version 0.1.0."""
 LONGEST_FOLDER = 100
@@ -278,7 +278,7 @@ def _proxy_settings(loss: str, dataset: DatasetSpec, protocol: ProtocolSpec, bac
         found.append(f"train.classes_per_batch={min(images, _CLASSES.get(dataset.preset, images))}")
     else:
         found += ["train.classes_per_batch=32", f"train.freeze_backbone_steps={protocol.eval_steps.of(dataset)}"]
-    if loss == "soft_triple":  # many on CUB and Cars196, few on the others, as in [Thesis], Table 3.1
+    if loss == "soft_triple":  # many on CUB and Cars196, few on SOP and In-shop, as in [Thesis], Table 3.1
         found.append(f"references.proxies_per_class={1 if dataset.large else 10}")
     if loss == "proxy_anchor" and dataset.preset == "sop" and not protocol.selects_on_test:
         found.append("train.lr=5e-6")

@@ -70,7 +70,9 @@ class Verdict(StrEnum):
 def verdict(
     difference: Estimate | None, *, size: float | None = None, equal: float | None = None, complete: bool = True
 ) -> Verdict:
-    r"""Return the verdict of a claim from the paired difference in the claimed direction, $\Delta$ in $[l, h]$.
+    r"""Return the verdict of a claim from a paired difference.
+
+    The difference is $\Delta$ in $[l, h]$, in the claimed direction.
 
     | verdict | direction, $\Delta > 0$ | size, $\Delta = c$ | equivalence, $|\Delta| \le \delta$ |
     |---|---|---|---|

@@ -108,7 +108,10 @@ def data_uri(image: Image.Image, side: int = 256) -> str:
 
 
 def balanced_columns(count: int, most: int) -> int:
-    """Return the number of columns, at most `most`, with the fewest gaps in the last row of the fewest rows."""
+    """Return the number of columns that leaves the fewest gaps.
+
+    The number is at most `most`, and the number of rows is minimal.
+    """
     rows = max(1, -(-count // most))
     return max(1, -(-count // rows))
 

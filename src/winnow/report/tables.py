@@ -54,7 +54,10 @@ def columns_of(rows: Sequence[Row]) -> list[Column]:
 
 
 def to_markdown(rows: Sequence[Row], columns: Sequence[Column] | None = None) -> str:
-    """Return a Markdown table. Without columns all keys are shown; without rows and columns the text is empty."""
+    """Return a Markdown table.
+
+    Without columns all keys are shown. Without rows and columns the text is empty.
+    """
     columns = columns_of(rows) if columns is None else columns
     if not columns:
         return ""
@@ -108,7 +111,10 @@ def _text(cell: Cell, digits: int | None) -> str:
 
 
 def _common_digits(cells: Sequence[Cell]) -> int | None:
-    """Return the decimals that all floats of a column share, at most two; None if they need more or an exponent."""
+    """Return the decimals that all floats of a column share, at most two.
+
+    None if they need more decimals or an exponent.
+    """
     texts = [f"{cell:.4g}" for cell in cells if isinstance(cell, float)]
     most = max((len(text.partition(".")[2]) for text in texts), default=0)
     return None if most > 2 or any("e" in text for text in texts) else most

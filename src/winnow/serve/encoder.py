@@ -132,7 +132,9 @@ class QueryEncoder:
 
     @torch.inference_mode()
     def prototype_weights(self, encoded: EncodedImage, prototype: int) -> NDArray[np.float32] | None:
-        r"""Return the weight of each local feature j for prototype i, (n,), summing to 1; None without prototypes.
+        r"""Return each local feature's weight for prototype i; None without prototypes.
+
+        The weights (n,) sum to 1.
 
         $$\frac{p_j a_{ij}}{\sum_k p_k a_{ik}}, \qquad a_{ij} = \operatorname{softmax}_i(-\varepsilon c_{ij})$$
         """
@@ -166,7 +168,10 @@ def _row(values: Tensor | None, index: int) -> NDArray[np.float32] | None:
 
 
 def _box_of_original(box: CropBox, size: tuple[int, int]) -> CropBox:
-    """Convert fractions of the resized image, which lacks the ends of a very long one, to fractions of the original."""
+    """Convert fractions of the resized image to fractions of the original.
+
+    A very long image is cropped before it is resized.
+    """
     width, height = size
     longest = MAX_ELONGATION * min(width, height)
     kept_width, kept_height = min(1.0, longest / width), min(1.0, longest / height)

@@ -27,7 +27,10 @@ class HealthResponse(Response):
 
 
 class CropRegion(Response):
-    """Region of an image that enters the network, in fractions of its width and height; it may exceed the image."""
+    """Region of an image that enters the network, in fractions of its sides.
+
+    It may exceed the image.
+    """
 
     left: float
     top: float

@@ -62,12 +62,17 @@ class TrainingSetup:
         return MeanPoolBaseline(None if self.frozen else self.embedder.backbone, batch)
 
     def baseline_features(self, inputs: Inputs) -> Tensor:
-        """Return the baseline's features (N, C) of inputs, in RAM; computed once for all runs that share a cache."""
+        """Return the baseline's features (N, C) of inputs, in RAM.
+
+        They are computed once for all runs that share a cache.
+        """
         return self.mean_features.get(self.baseline, inputs, launched_processes())
 
 
 def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfig:
-    """Set what depends on the machine and data: frozen or not, learning rate, batch size, validation interval.
+    """Set values that depend on the machine and the data.
+
+    These are `backbone.train`, the learning rate, the batch size, and the validation interval.
 
     Raises:
         ConfigError: If a setting is out of range, or components do not fit together.

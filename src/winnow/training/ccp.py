@@ -1,4 +1,7 @@
-"""Chance-constrained proxies: training as a sequence of subproblems, each with proxies re-selected from data [CCP]."""
+"""Chance-constrained proxies [CCP]: training as a sequence of subproblems.
+
+Each subproblem starts with proxies that are selected from data.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ _POOLS = 1  # separates the seeds of pools from the seeds of steps
 
 
 class CCPSolver:
-    """Ends a subproblem when validation stops improving, and starts the next one with proxies selected from data.
+    """Sequence of subproblems, each with proxies selected from data.
+
+    A subproblem ends when validation stops improving.
 
     The images of a pool are a function of (seed, subproblem). All other state is in `state_dict`, so a resumed run
     continues exactly.
@@ -154,7 +159,10 @@ class CCPSolver:
             )
 
     def _radius(self, pool: Tensor) -> float:
-        """Return the mean covering radius of the classes' pools around the proxies, normalized as in the loss."""
+        """Return the mean covering radius of the pools around the proxies.
+
+        Vectors are normalized as in the loss.
+        """
         normalize = self._objective.loss.normalizer
         return float(covering_radius(normalize(pool), normalize(self._ccp.class_proxies(self._classes))).mean())
 

@@ -1,4 +1,4 @@
-"""Checkpoints: their content, the writer that saves them while training continues, and reading them to resume."""
+"""Checkpoints: their content, their writer, and reading them to resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Weights = dict[str, Tensor]
 
 
 class Checkpoint(TypedDict):
-    """Content of `checkpoint.pt`: all state of a run. `best.pt` holds the best weights, in the form of `learner`."""
+    """Content of `checkpoint.pt`: all state of a run.
+
+    `best.pt` contains the best weights, in the form of `learner`.
+    """
 
     config: dict[str, Any]  # settings of the run; only a run with equal settings resumes
     learner: Weights  # parameters and buffers of the Objective: model, losses, references

@@ -333,7 +333,10 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One config key with its default and meaning; settings of a component exist only for this component."""
+    """Config key with its default and meaning.
+
+    Settings of a component exist only for this component.
+    """
 
     name: str  # with its sections, such as "train.lr"
     default: Any
@@ -373,7 +376,7 @@ def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
 
 
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
-    """Return the dotted key of the first setting in which a recorded run differs from the requested settings.
+    """Return the first dotted key in which a recorded run differs, or None.
 
     The recorded settings are read through the present config. A setting that is newer than the record has its default,
     because the default of a new setting is the behavior before the setting existed.

@@ -1,4 +1,4 @@
-"""Early stopping: selection of the best validation, and the end of training after `train.patience` without a gain."""
+"""Early stopping: the best validation, and the end after `train.patience`."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def iter_features(
 
 
 def compute_in_full_batches(backbone: Backbone, images: Tensor, batch: int) -> Tensor:
-    """Return the backbone's features of at most `batch` images, computed in a batch of exactly that size.
+    """Return features of at most `batch` images from a batch of exactly that size.
 
     Convolutions add in another order for another batch size. The features of an image must not depend on the other
     images of a batch, not even in their last bits.

@@ -1,4 +1,4 @@
-"""Training objective: model, loss, references, and regularizers in one module with all trained parameters."""
+"""Training objective: model, losses, and references in one module."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Objective(nn.Module):
         return {"loss": total, "metric": metric, **terms} if terms else {"loss": total}
 
     def _regularize(self, regularizer: CenterRegularizer, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the term of the proxies, or of the batch's class means if there are no proxies or means are set."""
+        """Return the penalty of proxies, or of class means without proxies."""
         proxies = None if regularizer.centers == "means" else self.references.class_centers()
         if proxies is not None:
             value: Tensor = regularizer(*proxies)

@@ -54,7 +54,7 @@ class Overrides:
 
 
 def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
-    """Build a config from defaults, a YAML file, and overrides such as `loss.margin=0.2` or `data=FOLDER`.
+    """Build a config from defaults, a YAML file, and overrides.
 
     Raises:
         ConfigError: If the file cannot be read, a key is unknown, or a value has the wrong type.

@@ -1,4 +1,7 @@
-"""Typed result of a run and its provenance; the JSON of each class has the keys of the class, in their order."""
+"""Typed result of a run and its provenance.
+
+The JSON of each class has the keys of the class, in their order.
+"""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _records(values: list[dict[str, Any]]) -> list[CCPProblem]:
 
 
 def summarize_data(splits: Splits, test: Inputs | None) -> DataSummary:
-    """Return the number of images and classes of each split, missing images, and queries if there is a gallery."""
+    """Return the images, classes, queries, and missing images of each split."""
     sets = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
     present = {name: images for name, images in sets.items() if images is not None}
     queries = {"queries": test.count} if isinstance(test, QueryGallery) else {}

@@ -165,7 +165,7 @@ class RunDir:
         write_text(self.result_file, result.to_json())
 
     def write_embeddings(self, embeddings: Tensor, labels: Tensor, names: Sequence[str]) -> None:
-        """Save test embeddings (N, dim) as they were compared, labels (N,), and a fingerprint of the images."""
+        """Save test embeddings (N, dim), labels (N,), and a fingerprint of the images."""
         state = {"embeddings": embeddings.float().cpu().contiguous(), "labels": labels.cpu()}
         metadata = ImageSetFingerprint.compute(labels, names).metadata()
         write_atomically(self.embeddings_file, lambda partial: save_file(state, partial, metadata))

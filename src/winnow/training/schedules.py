@@ -115,7 +115,7 @@ def epochs_to_steps(settings: TrainConfig, epoch: int) -> None:
 
 
 class ReduceOnPlateau:
-    r"""Multiply the learning rate by a factor when validation has not improved for `patience` validations.
+    r"""Reduction of the learning rate after `patience` validations without a gain.
 
     $$\eta \leftarrow \max(f \eta, \eta_{\min}) \quad\text{after } k \text{ validations in a row with}\quad
       v \le v_{\text{best}} + \delta$$

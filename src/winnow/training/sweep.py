@@ -1,4 +1,7 @@
-"""Sweeps: runs of all combinations of settings, planned in `plan.yaml`, and import of recorded runs."""
+"""Sweeps: runs of all combinations of settings, and import of recorded runs.
+
+`plan.yaml` contains the settings of all runs.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def plan_runs(folder: Path, file: str | None, overrides: Sequence[str], sweep: S
 
 
 def write_plan(folder: Path, runs: Sequence[PlannedRun]) -> None:
-    """Write the plan of a sweep, so runs that have not started when it is interrupted can be started later.
+    """Write the plan of a sweep, which `read_plan` reads to start missing runs.
 
     Raises:
         ConfigError: If the folder already contains runs.
@@ -203,7 +206,10 @@ def _at(tree: Any, key: str) -> Any:
 
 
 def _has_all_classes(count: int, result: RunResult | None) -> bool:
-    """Return whether a run trains on this many classes; an unfinished run compares its checkpoint when it resumes."""
+    """Return whether a run trains on this many classes.
+
+    An unfinished run compares its checkpoint when it resumes.
+    """
     return result is None or result.data.classes.get("train") == count
 
 

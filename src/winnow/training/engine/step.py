@@ -144,7 +144,7 @@ class TrainingStep:
         self._replays[self._graph_key()]()
 
     def _graph_key(self) -> Hashable:
-        """Return which kernels a step launches: keys of graph-aware modules and which parameters are trained."""
+        """Return keys of graph-aware modules and the trained parameters."""
         trained = tuple(parameter.requires_grad for parameter in self._parameters)
         return tuple(module.graph_key for module in self._graph_aware), trained
 
