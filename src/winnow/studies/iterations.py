@@ -214,7 +214,8 @@ def _draw_costs(axes: Axes, rows: Sequence[Row], key: str) -> None:
     axes.axhline(by_name[ROOT][key], color=colors[ROOT], linestyle=(0, (4, 2)), label=ROOT)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("iterations k")
-    axes.set_title(key)
+    name, unit = key.split(", ")
+    axes.set_title(f"{name.capitalize()} ({unit})")
     axes.legend(fontsize=7.5)
 
 
@@ -234,7 +235,7 @@ def _draw_errors(axes: Axes, errors: Sequence[Row]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("iterations k")
-    axes.set_title("Largest error of a weight, % of the largest possible weight")
+    axes.set_title("Largest error of a weight (% of the largest possible weight)")
 
 
 _SETTING = (
