@@ -56,7 +56,7 @@ class Timed:
 def measure_costs(
     timed: Timed, cases: Mapping[str, tuple[int, str]], device: torch.device, note: Callable[[str], None]
 ) -> list[Row]:
-    """Return a row of time and memory for the loss alone and for each case; steps are timed in turns."""
+    """Return a row of time and memory for the loss alone and for each case; timings are interleaved."""
     first = next(iter(cases.values()))[0]
     images = ImageCache(NoiseImages(timed.crop, first), resize=timed.crop, cache="device", device=device)
     settings = [f"backbone={timed.network}", "backbone.weights=random", "backbone.train=full",

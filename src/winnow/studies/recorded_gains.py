@@ -56,8 +56,8 @@ def gain_row(
         return row
     interval = (None, None) if found is None else (found.low, found.high)
     low, high = (None if bound is None else round(bound, 2) for bound in interval)
-    judged = verdict(found, complete=not runs)
-    return {**row, "low": low, "high": high, "n": found and found.n, "runs": runs, "verdict": str(judged)}
+    found_verdict = verdict(found, complete=not runs)
+    return {**row, "low": low, "high": high, "n": found and found.n, "runs": runs, "verdict": str(found_verdict)}
 
 
 # --- Recorded studies -------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def _draw(by_seed: Mapping[int, Sequence[Row]]) -> Figure:
         for number, (method, color) in enumerate(colors.items()):
             values = [[row[metric] for own in by_seed.values() for row in own if row["search"] == f"{method}, {each}"]
                       for each in rerankings]  # fmt: skip
-            positions = [place + 0.38 * (number - (len(colors) - 1) / 2) for place in range(len(rerankings))]
+            positions = [bar + 0.38 * (number - (len(colors) - 1) / 2) for bar in range(len(rerankings))]
             std = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
             axes.bar(positions, [statistics.mean(each) for each in values], 0.36, yerr=std, color=color, label=method)
         axes.set_xticks(range(len(rerankings)), [each.replace(", ", "\n") for each in rerankings], fontsize=7)
