@@ -39,7 +39,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """Embeddings to evaluate; without a gallery, each query is searched among all other queries."""
+    """Embeddings to evaluate.
+
+    Without a gallery, each query is searched among all other queries.
+    """
 
     queries: Tensor
     query_labels: Tensor

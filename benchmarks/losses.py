@@ -131,7 +131,10 @@ def _regularizer_works(name: str, device: torch.device, classes: int, dim: int) 
 
 
 def _backward(loss: Callable[[], Tensor]) -> None:
-    """Compute a loss and its gradients; they accumulate, at the same cost for all methods."""
+    """Compute a loss and its gradients.
+
+    Gradients accumulate, at the same cost for all methods.
+    """
     loss().backward()  # type: ignore[no-untyped-call]
 
 

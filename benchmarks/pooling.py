@@ -209,7 +209,10 @@ def _time_methods(
     device: torch.device,
     repeats: int,
 ) -> dict[str, Timing]:
-    """Time methods round-robin, with several calls per run; on a GPU long ones are called once."""
+    """Time methods round-robin, with several calls per run.
+
+    On a GPU long methods are called once.
+    """
     long = (*ITERATIONS, _IN_PYTORCH) if device.type == "cuda" else ()
     inner = {name: 1 if name in long else 10 for name in methods}
     queue = cycle(problems)
@@ -270,7 +273,10 @@ def _replayed(
 
 
 def _time_graph(method: PoolFunction, problems: Sequence[PoolingProblem], eps: float, repeats: int) -> Timing:
-    """Time one replay; the graph has all problems, whose gradients stay alive, so no cache holds them."""
+    """Time one replay.
+
+    The graph has all problems, whose gradients stay alive, so no cache holds them.
+    """
     alive: list[object] = []
 
     def work() -> None:

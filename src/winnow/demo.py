@@ -1,4 +1,4 @@
-"""Demo: four poolings compared on bundled emoji collages, with a report page and a trained model."""
+"""Demo: four poolings compared on bundled emoji collages."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _results(comparison: Comparison, pretrained: Mapping[str, float]) -> dict[st
 
 
 def select_evenly(count: int, wanted: int) -> list[int]:
-    """Return at most `wanted` indices at even distances in a range, so no example is picked by hand."""
+    """Return at most `wanted` indices at even distances, so none is hand-picked."""
     wanted = min(count, wanted)
     return [int((i + 0.5) * count / wanted) for i in range(wanted)]
 

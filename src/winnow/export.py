@@ -1,4 +1,4 @@
-"""Export of models to ONNX and TorchScript, checked by the runtime that reads the file."""
+"""Export of models to ONNX and TorchScript, checked by their runtimes."""
 
 from __future__ import annotations
 

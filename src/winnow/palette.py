@@ -99,7 +99,10 @@ def method_colors(names: Iterable[str]) -> dict[str, str]:
 
 
 def dark_color(color: str) -> str:
-    """Return the color of a dark page that stands for a color of a light one; an unknown color stays."""
+    """Return the color of dark pages that corresponds to a color of light pages.
+
+    An unknown color is returned unchanged.
+    """
     return _DARK.get(color, color)
 
 

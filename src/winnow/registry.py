@@ -36,7 +36,10 @@ class Parameter:
 
 
 class PartSettings(BaseModel):
-    """Settings of one component; each component has a subclass with a field for every setting."""
+    """Settings of one component.
+
+    Each component has a subclass with a field for every setting.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

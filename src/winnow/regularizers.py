@@ -34,7 +34,9 @@ MIN_DISTANCE = 1e-4
 
 
 class CenterRegularizer(nn.Module):
-    """Base class of regularizers that push class centers apart. Subclasses implement `penalty`.
+    """Base class of regularizers that push class centers apart.
+
+    Subclasses implement `penalty`.
 
     A center represents a class: a proxy, or the mean of the class in a batch. Only centers of different classes are
     compared, as unit vectors. Minimizing the value moves centers apart.

@@ -1,4 +1,4 @@
-"""`winnow embed`, `winnow explain`, and `winnow export`: commands that run a trained model."""
+"""`winnow embed`, `winnow explain`, and `winnow export`."""
 
 from __future__ import annotations
 

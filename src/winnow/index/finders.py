@@ -1,4 +1,4 @@
-"""Finders of candidate neighbors: exact search on disk and FAISS, ranked by exact distances."""
+"""Finders of candidates: exact search on disk and FAISS."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def rank_exactly(
 
 
 def check_kind(kind: str, count: int | None = None) -> None:
-    """Raise an error if a kind of search is unknown, not installed, or unsuitable for `count` vectors.
+    """Raise an error if a kind of search cannot be used for `count` vectors.
+
+    It may be unknown, not installed, or unsuitable for the number.
 
     Raises:
         ConfigError: If the kind is unknown, or needs more vectors.
@@ -126,7 +128,10 @@ def check_kind(kind: str, count: int | None = None) -> None:
 
 
 def build_finder(kind: str, vectors: Vectors, folder: Path) -> None:
-    """Write the files that a kind of search needs for vectors (N, D) into a folder; "exact" needs none."""
+    """Write the files of a kind of search for vectors (N, D) into a folder.
+
+    The kind "exact" needs none.
+    """
     if kind == "exact" or len(vectors) == 0:
         return
     faiss = _faiss(kind)

@@ -264,7 +264,10 @@ def vector_rows(
 def write_vectors(
     path: Path, manifest: Manifest, vectors: NDArray[np.float32], rows: Sequence[Row], progress: ProgressFactory
 ) -> tuple[IndexSnapshot, Changes]:
-    """Write a new index of vectors and rows from `vector_rows`; image files get thumbnails."""
+    """Write a new index of vectors and rows from `vector_rows`.
+
+    Image files get thumbnails.
+    """
     with ThreadPoolExecutor(available_cores()) as pool:
 
         def content(chunk: Sequence[Row]) -> Iterator[_Content]:
@@ -458,7 +461,10 @@ def _stored_or_journaled(
 
 
 def generation_folders(path: Path) -> list[Path]:
-    """Return the folders of all generations: the current one, and leftovers of interrupted changes."""
+    """Return the folders of all generations.
+
+    One is current, the others are leftovers of interrupted changes.
+    """
     return [one for one in path.glob(f"{_GENERATION}*") if one.name.removeprefix(_GENERATION).isdigit()]
 
 

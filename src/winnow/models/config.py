@@ -14,7 +14,9 @@ from winnow.registry import PartSettings, first_names, rename_keys
 
 
 class Section(BaseModel):
-    """Base of all config sections: unknown keys are errors, and a bare value sets the `shorthand` key.
+    """Base of all config sections.
+
+    Unknown keys are errors, and a bare value sets the `shorthand` key.
 
     Attributes:
         shorthand: Key that a bare value sets, as in `backbone=resnet50`.
@@ -156,7 +158,10 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section]) -> dict[str, Any]:
-    """Check the keys of a section and expand shorthands; registries check the settings of components."""
+    """Check the keys of a section and expand shorthands.
+
+    Registries check the settings of components.
+    """
     if not isinstance(tree, Mapping):
         where = prefix.rstrip(".") or "config"
         raise ConfigError(f"{where}: expected a mapping of keys, got {tree!r}. Write KEY: VALUE lines.")

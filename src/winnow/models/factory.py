@@ -1,4 +1,7 @@
-"""Build backbones by name and load their weights. Weight files are read as tensors, never as code."""
+"""Backbones by name, and their weights.
+
+Weight files are read as tensors, never as code.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
 from winnow.protocols.spec import SAMPLES_PER_CLASS, BackboneSpec, BySize, DatasetSpec, ProtocolSpec, check_overrides
+from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS
 from winnow.training.overrides import Overrides
 from winnow.training.sweep import at_commas
@@ -250,10 +251,12 @@ def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | N
 
 
 def _addition(name: str, method: str) -> str:
-    """Return the present name of an addition."""
+    """Return the present name of an addition, also by its names in the config."""
     present = EARLIER_ADDITIONS.get(name, name)
     if present not in ADDITIONS and present in POOLINGS:
         present = POOLINGS.first_name(present)
+    if present in REFERENCES and REFERENCES.first_name(present) == "memory":
+        present = "xbm"
     if present not in ADDITIONS:
         hint = did_you_mean(name, [*ADDITIONS, *EARLIER_ADDITIONS])
         raise ConfigError(f"method '{method}': unknown addition '{name}'{hint} Available: {', '.join(ADDITIONS)}.")

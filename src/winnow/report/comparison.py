@@ -114,7 +114,10 @@ class Comparison:
 
 
 def summarize(method: Method, metric: str) -> Estimate | None:
-    """Return a metric over the seeds of a method, as a fraction; None if no run has it."""
+    """Return a metric over the seeds of a method, as a fraction.
+
+    The result is None if no run has the metric.
+    """
     values = [run.metrics[metric] for run in method.runs if metric in run.metrics]
     return estimate(values) if values else None
 
@@ -133,7 +136,10 @@ def mean_map(method: Method) -> float:
 
 
 def best_other(comparison: Comparison) -> Method | None:
-    """Return the method with the highest mean MAP@R except the first one; None for a single method."""
+    """Return the method with the highest mean MAP@R except the first one.
+
+    The result is None for a single method.
+    """
     return max(comparison.methods[1:], key=mean_map, default=None)
 
 

@@ -253,7 +253,10 @@ def _last_validation(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float 
 
 
 def _heat_maps(maps: Sequence[HeatMap]) -> dict[str, Any] | None:
-    """Return heat maps with their scale; poolings with uniform weights are shown once, in `uniform`."""
+    """Return heat maps with their scale.
+
+    Poolings with uniform weights are shown once, in `uniform`.
+    """
     if not maps:
         return None
     names = list(dict.fromkeys(name for one in maps for name in one.weights))

@@ -103,7 +103,9 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that belongs to no global state; call it inside a `styled` function.
+    """Return an empty figure that belongs to no global state.
+
+    Call it inside a `styled` function.
 
     Args:
         width: Inches.

@@ -139,7 +139,7 @@ class ZSRConfig(Section):
 
 
 class LIBCConfig(Section):
-    """Intra-batch connections: cross-entropy of embeddings refined by message passing in the batch."""
+    """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
 
@@ -152,7 +152,10 @@ class LIBCConfig(Section):
 
 
 class PlateauConfig(Section):
-    """Reduction of the learning rate when `train.monitor` stops improving (`train.schedule=plateau`)."""
+    """Reduction of the learning rate when `train.monitor` stops improving.
+
+    Used with `train.schedule=plateau`.
+    """
 
     shorthand: ClassVar[str | None] = "factor"
     aliases: ClassVar[Mapping[str, str]] = {"min_delta": "threshold"}
@@ -345,7 +348,10 @@ class ConfigKey:
 
 
 def config_keys() -> Iterator[ConfigKey]:
-    """Yield every config key; settings of components follow the key that names the component."""
+    """Yield every config key.
+
+    Settings of components follow the key that names the component.
+    """
     yield from _section_keys(RunConfig, "")
 
 
