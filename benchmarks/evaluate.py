@@ -1,4 +1,4 @@
-"""Time and memory of retrieval evaluation: winnow, pytorch-metric-learning with faiss, and plain torch."""
+"""Time and memory of evaluation: winnow, pytorch-metric-learning, and torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """Embeddings to evaluate; without a gallery, each query is searched among all other queries."""
+    """Embeddings to evaluate.
+
+    Without a gallery, each query is searched among all other queries.
+    """
 
     queries: Tensor
     query_labels: Tensor
@@ -150,7 +153,7 @@ def evaluate_with_winnow(task: Task) -> dict[str, float]:
 
 
 def evaluate_with_pml(task: Task) -> dict[str, float]:
-    """Evaluate with the `AccuracyCalculator` of pytorch-metric-learning and its default search, a flat faiss index."""
+    """Evaluate with `AccuracyCalculator` of pytorch-metric-learning and faiss."""
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator  # type: ignore[import-untyped]
 
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
@@ -160,7 +163,9 @@ def evaluate_with_pml(task: Task) -> dict[str, float]:
 
 
 def evaluate_with_torch(task: Task) -> dict[str, float]:
-    """Evaluate as one writes it by hand: matrix product and top-k in blocks of queries, as deep as any query needs.
+    """Evaluate by matrix product and top-k in blocks of queries.
+
+    Every block is as deep as its deepest query requires.
 
     Unlike the other methods it does not handle ties, and its memory grows with references times rows of a block.
     """

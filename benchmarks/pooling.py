@@ -1,4 +1,4 @@
-"""Time, memory, and error of pooling forward and backward: GSP, average pooling, the iteration of [GSP], and POT."""
+"""Time, memory, and error of GSP, average pooling, the iteration, and POT."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def sums_alone(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> P
 
 
 def partial_transport(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pooled:
-    """Entropic partial transport of POT, image by image, to prototypes that could each take all of the mass.
+    """Entropic partial transport of POT, image by image.
+
+    Each prototype may receive all of the mass.
 
     Its entropy covers the plan only, not the mass that stays, so its weights are similar but not
     equal. It stops after as many steps as the iteration of [GSP].
@@ -207,7 +209,10 @@ def _time_methods(
     device: torch.device,
     repeats: int,
 ) -> dict[str, Timing]:
-    """Time methods round-robin, with several calls per run; on a GPU long ones are called once."""
+    """Time methods round-robin, with several calls per run.
+
+    On a GPU long methods are called once.
+    """
     long = (*ITERATIONS, _IN_PYTORCH) if device.type == "cuda" else ()
     inner = {name: 1 if name in long else 10 for name in methods}
     queue = cycle(problems)
@@ -268,7 +273,10 @@ def _replayed(
 
 
 def _time_graph(method: PoolFunction, problems: Sequence[PoolingProblem], eps: float, repeats: int) -> Timing:
-    """Time one replay; the graph has all problems, whose gradients stay alive, so no cache holds them."""
+    """Time one replay.
+
+    The graph has all problems, whose gradients stay alive, so no cache holds them.
+    """
     alive: list[object] = []
 
     def work() -> None:

@@ -56,7 +56,10 @@ class Benchmark:
     notes: Sequence[str] = ()
 
     def ratio(self, row: Measurement) -> float | None:
-        """Return the median time divided by the reference's in the same case; None without a reference."""
+        """Return the median time divided by the reference's in the same case.
+
+        The result is None without a reference.
+        """
         for other in self.rows:
             if other.case == row.case and other.method == self.reference:
                 return row.timing.median / other.timing.median

@@ -66,17 +66,23 @@ _DARK = {color.light: color.dark for color in COLORS.values()}
 
 
 def method_look(name: str) -> Look:
-    """Return the fixed look of a method: GAP, GMP, GSP, and GSP+ZSR have one each, all others share GAP's."""
+    """Return the fixed look of a method.
+
+    GAP, GMP, GSP, and GSP+ZSR have one each. All other methods have GAP's.
+    """
     return _LOOKS.get(name.lower().replace(" ", ""), _GAP)
 
 
 def method_color(name: str) -> str:
-    """Return the fixed color of a method: GAP gray, GMP orange, GSP blue, GSP+ZSR green, all others gray."""
+    """Return the fixed color of a method.
+
+    GAP gray, GMP orange, GSP blue, GSP+ZSR green, all other methods gray.
+    """
     return method_look(name).color
 
 
 def method_looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each of several methods that must differ: its fixed one, else the next free one."""
+    """Return a different look for each method: its fixed one, or the next free one."""
     names = list(names)
     fixed = {name: method_look(name) for name in names if name.lower().replace(" ", "") in _LOOKS}
     taken = set(fixed.values())
@@ -88,12 +94,15 @@ def method_looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def method_colors(names: Iterable[str]) -> dict[str, str]:
-    """Return a color for each of several methods that must differ: its fixed one, else the next free one."""
+    """Return a different color for each method: its fixed one, or a free one."""
     return {name: look.color for name, look in method_looks(names).items()}
 
 
 def dark_color(color: str) -> str:
-    """Return the color of a dark page that stands for a color of a light one; an unknown color stays."""
+    """Return the color of dark pages that corresponds to a color of light pages.
+
+    An unknown color is returned unchanged.
+    """
     return _DARK.get(color, color)
 
 

@@ -219,7 +219,10 @@ def _once_cuda(function: Work, inner: int) -> float:
 
 
 def _reset_high_water_mark() -> bool:
-    """Return free heap to the system and reset the process's peak memory; False if the system cannot."""
+    """Return free heap to the system and reset the process's peak memory.
+
+    The result is false if the system does not support it.
+    """
     with suppress(AttributeError, OSError, TypeError):  # another C library: its free heap counts as in use
         ctypes.CDLL(None).malloc_trim(0)
     try:

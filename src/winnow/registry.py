@@ -36,7 +36,10 @@ class Parameter:
 
 
 class PartSettings(BaseModel):
-    """Settings of one component; each component has a subclass with a field for every setting."""
+    """Settings of one component.
+
+    Each component has a subclass with a field for every setting.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +110,9 @@ class Registry(Generic[T]):
         return _settings_model(part, first)
 
     def resolve(self, section: object) -> PartSettings:
-        """Validate a name or a section such as `{"name": "c2", "neg_margin": 0.5}` and fill in the defaults.
+        """Validate a name or a section, and fill in the defaults.
+
+        A section is a mapping such as `{"name": "c2", "neg_margin": 0.5}`.
 
         Raises:
             ConfigError: If the component or a setting is unknown, or a value has the wrong type.
@@ -172,7 +177,9 @@ class Registry(Generic[T]):
 
 
 def rename_keys(given: Mapping[str, Any], kind: type, prefix: str) -> dict[str, Any]:
-    """Return settings under their present names and values; of two names of one setting the later entry is used.
+    """Return settings under their present names and values.
+
+    Of two names of one setting the later entry is used.
 
     Args:
         given: Settings as written.

@@ -34,7 +34,9 @@ MIN_DISTANCE = 1e-4
 
 
 class CenterRegularizer(nn.Module):
-    """Base class of regularizers that push class centers apart. Subclasses implement `penalty`.
+    """Base class of regularizers that push class centers apart.
+
+    Subclasses implement `penalty`.
 
     A center represents a class: a proxy, or the mean of the class in a batch. Only centers of different classes are
     compared, as unit vectors. Minimizing the value moves centers apart.
@@ -70,7 +72,9 @@ class CenterRegularizer(nn.Module):
         """
 
     def forward(self, centers: Tensor, labels: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
-        """Return the scalar value without its weight. Without any pair it is zero and has a gradient of zero.
+        """Return the scalar value without its weight.
+
+        Without any pair the value and its gradient are zero.
 
         Args:
             centers: (C, d) class centers. They are normalized here, in at least float32.

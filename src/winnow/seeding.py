@@ -11,12 +11,18 @@ import torch
 
 
 def derive_seed(*numbers: int) -> int:
-    """Return a seed that is a function of the numbers; trailing zeros make no difference."""
+    """Return a seed that is a function of the numbers.
+
+    Trailing zeros do not change it.
+    """
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def seed_everything(seed: int) -> None:
-    """Seed every generator that a step may use; a transform may use the generators of NumPy or Python."""
+    """Seed every generator that a step may use.
+
+    A transform may use the generators of NumPy or Python.
+    """
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (transforms use the global generator)

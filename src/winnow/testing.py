@@ -1,4 +1,4 @@
-"""Contract checks for losses, poolings, references, and datasets that others write.
+"""Contract checks for losses, poolings, references, and datasets.
 
 Each check runs on a class, a factory, or an instance what winnow's own tests run on its components, and raises an
 `AssertionError` that names the failed check and its remedy. No test framework is needed:
@@ -110,7 +110,7 @@ def check_references(
 
 
 def check_dataset(images: ImageSet | Splits, *, num_images: int = 8, class_disjoint: bool = True) -> None:
-    """Check that an image set, or each of its splits, follows the contract of `winnow.data.ImageSet`.
+    """Check that an image set, or each split, follows the contract of `ImageSet`.
 
     Checks labels, class names, image names, pixels, cache keys, and selections.
 
@@ -181,7 +181,10 @@ class _ModuleChecks(_Checks):
         return module if dtype is None else module.to(dtype)
 
     def check_documented_settings(self) -> None:
-        """The docstring has an `Args:` line for each keyword-only argument; it is the help text of the config."""
+        """The docstring has an `Args:` line for each keyword-only argument.
+
+        The line is the help text of the config.
+        """
         missing = [one.name for one in parameters(type(self.subject)) if not one.meaning]
         self.require(not missing, f"no description of {', '.join(missing)}", "Add lines under 'Args:' of the class")
 
@@ -392,7 +395,10 @@ class _PoolingChecks(_ModuleChecks):
         )
 
     def check_gradient(self) -> None:
-        """Features have a finite gradient that is not zero; zero features have a finite one."""
+        """Features have a finite gradient that is not zero.
+
+        Features of zero have a finite gradient.
+        """
         for scale in (1.0, 0.0):
             features = (scale * self.map).float().requires_grad_()
             vectors = self.pool(features, training=True)[0]

@@ -179,7 +179,10 @@ def _owned(key: str) -> bool:
 
 
 def _value(tree: Mapping[str, Any], key: ConfigKey) -> Any:
-    """Return the value of a key in a config; a preset, which only sets other keys, has none."""
+    """Return the value of a key in a config.
+
+    A preset, which only sets other keys, has none.
+    """
     node: Any = tree
     for name in key.name.split("."):
         node = node.get(name) if isinstance(node, Mapping) else None

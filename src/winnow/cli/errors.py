@@ -1,4 +1,4 @@
-"""Errors of the command line: one line each, `error: WHERE: WHAT. DO.`, printed by one process of a run."""
+"""Errors of the command line: one line each, printed by one process of a run."""
 
 from __future__ import annotations
 
@@ -155,7 +155,10 @@ def reporting() -> Iterator[bool]:
 
 
 def _store() -> Store | None:
-    """Return the store of all processes, which also works after an error in one of them; None if it is gone."""
+    """Return the store of all processes, or None if it is gone.
+
+    The store works after an error in one of the processes.
+    """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     try:

@@ -1,4 +1,4 @@
-"""`winnow embed`, `winnow explain`, and `winnow export`: commands that run a trained model."""
+"""`winnow embed`, `winnow explain`, and `winnow export`."""
 
 from __future__ import annotations
 
@@ -141,7 +141,10 @@ def split_paths(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def load_models(runs: list[Path]) -> dict[str, Embedder]:
-    """Load models by their titles in a picture: the pooling, and the run's name where several have the same one."""
+    """Load models by their titles in a picture.
+
+    The title is the pooling, and the name of the run if several models have the same pooling.
+    """
     models: list[Embedder] = []
     for run in runs:
         if models and not any((folder / "config.json").is_file() for folder in (run, run / "model")):

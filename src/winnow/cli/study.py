@@ -89,7 +89,10 @@ def find_studies(name: str | None, options: list[str]) -> list[Study]:
 def make_request(
     size: Literal["quick", "full"], out_folder: Path, data: Path | None, settings: list[str]
 ) -> StudyRequest:
-    """Return what the requests of all studies have in common; they share cached features."""
+    """Return the common request of all studies.
+
+    Studies share cached features.
+    """
     from winnow.cli.console import note
     from winnow.studies import Scale, StudyRequest
     from winnow.training.overrides import Overrides

@@ -211,7 +211,7 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
 
 
 def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[str, Any]], str]:
-    """Return a row for each method, with mean and standard deviation over its seeds, and the table's title."""
+    """Return a row for each method, mean and std over seeds, and a table title."""
     from statistics import fmean, stdev
 
     from winnow.cli.console import METRICS
@@ -232,7 +232,10 @@ def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[
 
 
 def draw_run(run_dir: RunDir, result: RunResult) -> None:
-    """Draw the curves of a run, and its CCP subproblems, into its folder; a damaged log is reported instead."""
+    """Draw the curves of a run, and its CCP subproblems, into its folder.
+
+    A damaged log is reported instead.
+    """
     from winnow.cli.console import echo
     from winnow.report.figures import problem_curves, run_curves
     from winnow.report.style import save
@@ -286,7 +289,10 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def check_data(config: RunConfig) -> None:
-    """Raise `ConfigError` if a config names no data, instead of training on the bundled images for minutes."""
+    """Raise `ConfigError` if a config names no data.
+
+    The default would train on the bundled images for minutes.
+    """
     if "path" not in config.data.model_fields_set:
         raise ConfigError(
             "data: not set. Name a folder of class folders or a CSV file (winnow train data=photos), or use the "

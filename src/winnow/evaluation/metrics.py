@@ -1,4 +1,4 @@
-"""Retrieval metrics of each query, computed from the relevance of its ranked neighbors."""
+"""Retrieval metrics of each query, from the relevance of its neighbors."""
 
 from __future__ import annotations
 

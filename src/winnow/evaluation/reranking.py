@@ -139,7 +139,10 @@ def _mutual(ranks: Tensor, k: int) -> Tensor:
 
 
 def _overlap(left: Tensor, right: Tensor) -> Tensor:
-    """Return (Q, N): the sum over columns of the smaller value of both rows; rows are mostly zero."""
+    """Return (Q, N): the sum over columns of the smaller value of both rows.
+
+    Rows contain mostly zeros.
+    """
     result = torch.empty(len(left), len(right), dtype=left.dtype, device=left.device)
     columns = right.mT.contiguous()
     for row, values in enumerate(left):

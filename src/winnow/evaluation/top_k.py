@@ -1,4 +1,4 @@
-"""Selection of the smallest values of each row, and exact distances of vector pairs.
+"""Smallest values of each row, and exact distances of vector pairs.
 
 A matrix product is fast, but the rounding of an entry may depend on its position in the matrix. Two equal vectors can
 then get different distances. Search therefore uses products to propose candidates only. `pair_distances` recomputes
@@ -196,7 +196,10 @@ def chunks(*arrays: Tensor, size: int = 4096) -> Iterator[Tensor]:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Compute matrix products without TF32, bfloat16, autocast, and gradients inside the block."""
+    """Compute matrix products in full precision inside the block.
+
+    TF32, bfloat16, autocast, and gradients are off.
+    """
     with torch.no_grad(), torch.autocast(device.type, enabled=False), _full_float32():
         yield
 

@@ -77,7 +77,9 @@ class _Distance(torch.autograd.Function):
 
 
 def pairwise_distance(x: Tensor, y: Tensor) -> Tensor:
-    r"""Compute all distances $d_{ij} = \lVert x_i - y_j \rVert_2$; the gradient is 0 where $d_{ij} = 0$.
+    r"""Compute all distances $d_{ij} = \lVert x_i - y_j \rVert_2$.
+
+    The gradient is 0 where $d_{ij} = 0$.
 
     Args:
         x: (n, d) or (B, n, d).

@@ -32,7 +32,7 @@ from winnow.functional.threshold import is_exporting, selection_threshold
 def soft_selection(
     scores: Tensor, mu: Tensor | float, mask: Tensor | None = None, prior: Tensor | None = None
 ) -> Tensor:  # fmt: skip
-    r"""Compute weights that keep a fraction $\mu$ of the items, the highest-scored first: a soft top-k.
+    r"""Compute weights that keep a fraction $\mu$ of the items: a soft top-k.
 
     $p_j = \sigma(\tau + l_j) / (n\mu)$ with $\tau$ such that the fractions $\sigma(\tau + l_j)$ average to $\mu$.
 
@@ -68,7 +68,9 @@ def soft_selection(
 
 
 def hard_selection(scores: Tensor, mu: float) -> Tensor:
-    r"""Compute weights that keep a fraction $\mu$ of the items: the limit of soft selection.
+    r"""Compute weights that keep the top fraction $\mu$ of the items.
+
+    It is the limit of soft selection.
 
     $$\max_{0 \le s_j \le 1} \sum_j l_j s_j \quad\text{s.t.}\quad \tfrac1n \sum_j s_j = \mu, \qquad
       p_j = \frac{s_j}{n \mu}$$

@@ -36,7 +36,9 @@ def is_capturing(scores: Tensor) -> bool:
 
 
 def selection_threshold(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None = None) -> Tensor:
-    r"""Solve $\operatorname{mean}_j \sigma(\tau + l_j) = \mu$, or $\sum_j q_j \sigma(\tau + l_j) = \mu$, for each row.
+    r"""Solve the equation of soft selection for the threshold of each row.
+
+    $\operatorname{mean}_j \sigma(\tau + l_j) = \mu$, or $\sum_j q_j \sigma(\tau + l_j) = \mu$ with a prior.
 
     Newton steps are used in general, and [`solve_by_bracketing`][winnow.functional.threshold.solve_by_bracketing]
     where no value may be read: in exported models and CUDA graphs.

@@ -1,4 +1,7 @@
-"""Files of an index: manifest, generation, and entries; a generation is written once and then only read."""
+"""Files of an index: manifest, generation, and entries.
+
+A generation is written once and then only read.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ class Entry:
 
 
 class EntryTable:
-    """Entries of one generation, in a read-only SQLite file; safe for use by many threads."""
+    """Entries of one generation, in a read-only SQLite file.
+
+    Many threads can use it.
+    """
 
     def __init__(self, file: Path) -> None:
         # `immutable` means no locks and no side files, so an index in a read-only folder can be searched.
@@ -201,7 +207,10 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class IndexSnapshot:
-    """One opened state of an index; a change replaces the snapshot and never modifies it."""
+    """One opened state of an index.
+
+    A change replaces the snapshot and never modifies it.
+    """
 
     manifest: Manifest
     generation: Generation

@@ -161,7 +161,7 @@ def embed_new(
     model: Embedder, images: ImageSet, hashes: Sequence[str], known: set[str], journal: Journal, batch_size: int, *,
     thumbnails: bool, progress: Progress,
 ) -> EmbeddedImages:  # fmt: skip
-    """Embed the images with hashes that are neither known nor in the journal; equal files are embedded once."""
+    """Embed images with new hashes, each hash once."""
     have = known | journal.hashes()
     new: dict[str, int] = {}
     for index, key in enumerate(hashes):
@@ -264,7 +264,10 @@ def vector_rows(
 def write_vectors(
     path: Path, manifest: Manifest, vectors: NDArray[np.float32], rows: Sequence[Row], progress: ProgressFactory
 ) -> tuple[IndexSnapshot, Changes]:
-    """Write a new index of vectors and rows from `vector_rows`; image files get thumbnails."""
+    """Write a new index of vectors and rows from `vector_rows`.
+
+    Image files get thumbnails.
+    """
     with ThreadPoolExecutor(available_cores()) as pool:
 
         def content(chunk: Sequence[Row]) -> Iterator[_Content]:
@@ -458,7 +461,10 @@ def _stored_or_journaled(
 
 
 def generation_folders(path: Path) -> list[Path]:
-    """Return the folders of all generations: the current one, and leftovers of interrupted changes."""
+    """Return the folders of all generations.
+
+    One is current, the others are leftovers of interrupted changes.
+    """
     return [one for one in path.glob(f"{_GENERATION}*") if one.name.removeprefix(_GENERATION).isdigit()]
 
 

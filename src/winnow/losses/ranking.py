@@ -65,7 +65,7 @@ class SmoothAPLoss(PairLoss):
 
 
 class RecallAtKLoss(PairLoss):
-    r"""Recall@k surrogate: one minus the recall at several ranks, with sigmoids instead of steps.
+    r"""Recall@k surrogate: one minus recall, with sigmoids instead of steps.
 
     $$L = \operatorname{mean}_{q,\, k} \Big( 1 - \frac{1}{\min(k, |P_q|)} \min\Big(k, \sum_{p \in P_q}
         \sigma\Big(\frac{k - \rho_q(p)}{\tau_k}\Big)\Big) \Big), \qquad

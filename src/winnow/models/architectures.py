@@ -1,4 +1,4 @@
-"""Networks that timm does not have: BN-Inception and the ResNets of the CIFAR papers."""
+"""Networks that timm lacks: BN-Inception and CIFAR ResNets."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class BNInception(nn.Module):
 
 
 def convert_caffe_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert any published BN-Inception state dict to the keys and shapes of `BNInception`.
+    """Convert any published BN-Inception state dict to the keys of `BNInception`.
 
     Caffe separates a block from its layers by a slash. Several conversions call the classifier `fc` or store the
     numbers of a batch norm as a row (1, C).

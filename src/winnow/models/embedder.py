@@ -42,7 +42,10 @@ CUSTOM_KEY = "custom_network"  # in config.json, next to the keys of ModelConfig
 
 
 class PoolingMap(NamedTuple):
-    """Network input of an image, and its pooling weights (h, w); None for poolings without weights."""
+    """Network input of an image, and its pooling weights (h, w).
+
+    The weights are None for poolings without weights.
+    """
 
     image: Image.Image
     weights: NDArray[np.float32] | None
@@ -355,7 +358,10 @@ class Embedder(nn.Module):
         self.load_state_dict(dict(state))
 
     def fingerprint(self) -> str:
-        """Return a hash of config and weights. Models with the same fingerprint return the same embeddings."""
+        """Return a hash of config and weights.
+
+        Models with the same fingerprint return the same embeddings.
+        """
         # Settings and weights have the names of version 0.1.0, so fingerprints stay valid when names change.
         digest = hashlib.sha256(json.dumps(fingerprint_settings(self.config), sort_keys=True).encode())
         custom = self._custom_network()

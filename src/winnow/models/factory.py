@@ -1,4 +1,7 @@
-"""Build backbones by name and load their weights. Weight files are read as tensors, never as code."""
+"""Backbones by name, and their weights.
+
+Weight files are read as tensors, never as code.
+"""
 
 from __future__ import annotations
 
@@ -349,7 +352,10 @@ def _check_class_token(network: Any, config: BackboneConfig) -> None:
 
 
 def check_network(name: str) -> None:
-    """Raise `ConfigError` if no network has a name; the message lists names that contain it, or the closest one."""
+    """Raise `ConfigError` if no network has a name.
+
+    The message lists names that contain it, or the closest one.
+    """
     if name in BUILTIN_NETWORKS or name in NETWORKS:
         return
     ensure_torchvision()

@@ -14,7 +14,7 @@ REFERENCES: Registry[References] = Registry(
         "ccp": ChanceConstrainedProxies,
     },
     default="batch",
-    aliases={"in_batch": "batch", "cross_batch_memory": "memory"},
+    aliases={"in_batch": "batch", "cross_batch_memory": "memory", "xbm": "memory"},
 )
 
 __all__ = [

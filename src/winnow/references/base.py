@@ -25,7 +25,10 @@ class PairLossFunction(Protocol):
         ref_labels: Tensor | None = None,
         exclude: Tensor | None = None,
     ) -> Tensor:
-        """Return the scalar loss of embeddings (N, d) against references (R, d), without excluded pairs (N, R)."""
+        """Return the scalar loss of embeddings (N, d) against references (R, d).
+
+        Pairs in the mask (N, R) are excluded.
+        """
 
 
 class References(nn.Module):

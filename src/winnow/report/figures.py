@@ -41,7 +41,9 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw one run: training loss, validation MAP@R with the best step marked, and a learning rate that changes.
+    """Draw training loss, validation MAP@R, and a changing learning rate of a run.
+
+    The best step is marked.
 
     Args:
         history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
@@ -170,7 +172,7 @@ def metric_bars(
     metrics: Sequence[str] = METRICS,
     baseline: tuple[str, Mapping[str, float]] | None = None,
 ) -> Figure:
-    """Draw a bar per method and metric: mean and standard deviation over seeds, with each seed as a dot.
+    """Draw a bar per method and metric, with mean, std, and a dot for each seed.
 
     Args:
         results: Method name to the metrics of its seeds, as fractions.

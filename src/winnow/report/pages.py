@@ -108,7 +108,10 @@ def data_uri(image: Image.Image, side: int = 256) -> str:
 
 
 def balanced_columns(count: int, most: int) -> int:
-    """Return the number of columns, at most `most`, with the fewest gaps in the last row of the fewest rows."""
+    """Return the number of columns that leaves the fewest gaps.
+
+    The number is at most `most`, and the number of rows is minimal.
+    """
     rows = max(1, -(-count // most))
     return max(1, -(-count // rows))
 
@@ -250,7 +253,10 @@ def _last_validation(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float 
 
 
 def _heat_maps(maps: Sequence[HeatMap]) -> dict[str, Any] | None:
-    """Return heat maps with their scale; poolings with uniform weights are shown once, in `uniform`."""
+    """Return heat maps with their scale.
+
+    Poolings with uniform weights are shown once, in `uniform`.
+    """
     if not maps:
         return None
     names = list(dict.fromkeys(name for one in maps for name in one.weights))

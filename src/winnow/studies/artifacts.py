@@ -156,7 +156,7 @@ def solve_problems(trainer: Trainer) -> list[ProblemSolution]:
     objective, found = trainer.objective, list[ProblemSolution]()
     last: tuple[int, int] | None = None
     for _ in trainer.iter_fit():
-        # Right after a step is recorded as best, the objective has these weights; likewise new proxies.
+        # Right after a step is recorded as best, the objective has these weights; so do new proxies.
         if trainer.ccp_solver is None or not trainer.ccp_solver.history:
             continue
         number, problem = len(trainer.ccp_solver.history), trainer.ccp_solver.history[-1]

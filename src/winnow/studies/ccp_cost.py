@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from winnow.data import ImageCache
 from winnow.profiling import measure, measure_all, pick_device
 from winnow.references import ChanceConstrainedProxies
+from winnow.report.claims import format_points
 from winnow.report.style import method_colors, new_figure, styled
 from winnow.studies.scores import Scores
 from winnow.studies.settings import scales
@@ -55,8 +56,8 @@ class Timed:
 
 def measure_costs(
     timed: Timed, cases: Mapping[str, tuple[int, str]], device: torch.device, note: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Return a row of time and memory for the loss alone and for each case; steps are timed in turns."""
+) -> list[Row]:
+    """Return a row of time and memory for the loss alone and for each case; timings are interleaved."""
     first = next(iter(cases.values()))[0]
     images = ImageCache(NoiseImages(timed.crop, first), resize=timed.crop, cache="device", device=device)
     settings = [f"backbone={timed.network}", "backbone.weights=random", "backbone.train=full",
@@ -164,7 +165,7 @@ def _bytes(tensor: Tensor) -> int:
 def _step_claim(case: str) -> Claim:
     def check(s: Scores) -> Evidence:
         longer = 100 * (s.cell(case, RATIO) - 1)
-        return Evidence(f"{longer:+.1f}%; below {LONGER:g}% by", LONGER - longer, "% of a step")
+        return Evidence(f"{format_points(longer, 1)}%; below {LONGER:g}% by", LONGER - longer, "% of a step")
 
     return Claim(f"{case}: a step takes at most {LONGER:g}% longer", _SOURCE, check)
 
@@ -188,9 +189,9 @@ def _memory_claim(case: str) -> Claim:
 def _long_run(s: Scores) -> Evidence:
     """Add the start of a subproblem, spread over the steps of the shortest one, to the longer step."""
     longer = 100 * (s.cell(CUB, RATIO) - 1)
-    spread = 100 * s.cell(CUB, NEW) / SHORTEST / s.cell(PLAIN, TIME)
-    ours = f"{s.cell(CUB, NEW):.0f} ms every {SHORTEST} steps: {longer + spread:+.1f}% of a step; below {LONGER:g}% by"
-    return Evidence(ours, LONGER - longer - spread, "% of a step")
+    total = longer + 100 * s.cell(CUB, NEW) / SHORTEST / s.cell(PLAIN, TIME)
+    ours = f"{s.cell(CUB, NEW):.0f} ms every {SHORTEST} steps: {format_points(total, 1)}% of a step"
+    return Evidence(f"{ours}; below {LONGER:g}% by", LONGER - total, "% of a step")
 
 
 # --- Study ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from winnow.training.config import RunConfig
 
 HEADS = {"GAP": pooling("gap"), "GSP": gsp(0.05, 20), "GSP, soft": gsp(0.3, 5), "GMP": pooling("gmp_projected")}
-"""Heads whose checkpoints are ranked; the names are also those of the stored runs."""
+"""Heads whose checkpoints are ranked; the names also name stored runs."""
 PER_CLASS = (2, 3, 4, 6)  # images of each class in a subset
 SIDE = 4  # larger maps of local features are averaged to this side
 DRAWS = 10  # random subsets of each size
@@ -45,7 +45,7 @@ FRACTION = "images, %"
 
 
 def coreset_images(features: Tensor, count: int) -> Tensor:
-    r"""Select images whose local features cover those of all: repeatedly the image with the worst-covered one.
+    r"""Select images whose local features cover all local features: repeatedly the image with the worst-covered one.
 
     $$i_{t+1} = \arg\max_i \max_j \min_{k \in \text{selected local features}} \lVert x_{ij} - x_k \rVert_2$$
 
@@ -89,20 +89,20 @@ def subsets(features: Tensor, labels: Tensor, per_class: int, seed: int) -> dict
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    r"""Return Kendall's $\tau_a$: the fraction of concordant pairs minus that of discordant ones; a tie is neither."""
+    r"""Return Kendall's $\tau_a$: the fraction of concordant pairs minus discordant pairs; a tie is neither."""
     pairs = [(i, j) for i in range(len(first)) for j in range(i)]
     signs = [(first[i] - first[j]) * (second[i] - second[j]) for i, j in pairs]
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
-def compare_subsets(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> list[dict[str, Any]]:
+def compare_subsets(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> list[Row]:
     """Return the table: how each kind of subset ranks checkpoints, and the MAP@R that its selection loses."""
 
     def scores(rows: Tensor) -> list[float]:
         return [retrieval_metrics(each[rows], labels[rows])["MAP@R"] for each in embeddings]
 
     whole = scores(torch.arange(len(labels)))
-    rows = []
+    rows: list[Row] = []
     for per_class in PER_CLASS:
         drawn = [subsets(features, labels, per_class, seed) for seed in range(DRAWS)]
         for kind in (CORESET, RANDOM, CLASSES):

@@ -56,7 +56,7 @@ class TimingSetup:
     images: ImageCache
     settings: list[str]
     steps: int  # number of steps in one timed run
-    num_classes: int = NUM_CLASSES  # of the objective; at least those of the images
+    num_classes: int = NUM_CLASSES  # of the objective; at least as many as the images have
 
     def build_trainer(self, batch: int, *settings: str) -> Trainer:
         """Return a trainer with random weights on the shared images."""

@@ -37,7 +37,7 @@ Method = Literal["GAP", "GSP"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of a run; the names are those of stored runs."""
+    """Settings of a run; stored runs have the same names of settings."""
 
     classes: int = 16
     tokens: int = 4  # of each class, and of the background
@@ -60,7 +60,7 @@ class Trained:
     setting: Setting
     method: str
     seed: int
-    tokens: Tensor  # those of the background last
+    tokens: Tensor  # background tokens last
     embedded: Tensor  # test bags
     labels: Tensor
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def row_name(method: str, margin: float) -> str:
 
 
 def draw_bags(setting: Setting, generator: torch.Generator) -> Tensor:
-    """Return bags (classes, bags, bag) of token numbers; those of the background are the largest."""
+    """Return bags (classes, bags, bag) of token numbers; background tokens have the largest."""
     shape = (setting.classes, setting.bags, setting.bag)
     own = torch.arange(setting.classes)[:, None, None] * setting.tokens
     own = own + torch.randint(setting.tokens, shape, generator=generator)
@@ -195,9 +195,9 @@ def rows_by_seed(runs: Sequence[Trained]) -> dict[int, list[Row]]:
     return rows
 
 
-def table(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+def table(by_seed: Mapping[int, Sequence[Row]]) -> list[Row]:
     """Return a row for each method and margin: means over seeds."""
-    rows = []
+    rows: list[Row] = []
     for mean in seed_means(by_seed):
         scores = [row["MAP@R"] for own in by_seed.values() for row in own if row["run"] == mean["run"]]
         method, _, margin = mean["run"].partition(", margin ")
@@ -265,7 +265,7 @@ class Tokens(Study):
         return _measurement({int(seed): rows for seed, rows in content[BY_SEED].items()}, content["settings"])
 
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
-        """Draw tokens, bags, and hulls of the first seed, if the runs are there."""
+        """Draw tokens, bags, and hulls of the first seed, if the runs exist."""
         return {"": _draw(measured)} if measured.artifacts else {}
 
 
@@ -295,7 +295,7 @@ def _draw(measured: Measurement) -> Figure:
 
 
 def _scatter(axes: Axes, run: Trained) -> None:
-    """Draw one run: dots are bags within the hull of their class, rings its tokens, crosses those of the background."""
+    """Draw one run: dots are bags within the hull of their class, rings its tokens, crosses background tokens."""
     import matplotlib
 
     colors = matplotlib.colormaps["tab20"]

@@ -1,4 +1,4 @@
-"""Training: from a config to a run folder with the best model, its metrics, and a checkpoint to resume from."""
+"""Training: from a config to a run folder with model, metrics, and checkpoint."""
 
 from __future__ import annotations
 

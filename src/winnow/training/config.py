@@ -139,7 +139,7 @@ class ZSRConfig(Section):
 
 
 class LIBCConfig(Section):
-    """Intra-batch connections: cross-entropy of embeddings refined by message passing in the batch."""
+    """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
 
@@ -152,7 +152,10 @@ class LIBCConfig(Section):
 
 
 class PlateauConfig(Section):
-    """Reduction of the learning rate when `train.monitor` stops improving (`train.schedule=plateau`)."""
+    """Reduction of the learning rate when `train.monitor` stops improving.
+
+    Used with `train.schedule=plateau`.
+    """
 
     shorthand: ClassVar[str | None] = "factor"
     aliases: ClassVar[Mapping[str, str]] = {"min_delta": "threshold"}
@@ -333,7 +336,10 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One config key with its default and meaning; settings of a component exist only for this component."""
+    """Config key with its default and meaning.
+
+    Settings of a component exist only for this component.
+    """
 
     name: str  # with its sections, such as "train.lr"
     default: Any
@@ -342,7 +348,10 @@ class ConfigKey:
 
 
 def config_keys() -> Iterator[ConfigKey]:
-    """Yield every config key; settings of components follow the key that names the component."""
+    """Yield every config key.
+
+    Settings of components follow the key that names the component.
+    """
     yield from _section_keys(RunConfig, "")
 
 
@@ -373,7 +382,7 @@ def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
 
 
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
-    """Return the dotted key of the first setting in which a recorded run differs from the requested settings.
+    """Return the first dotted key in which a recorded run differs, or None.
 
     The recorded settings are read through the present config. A setting that is newer than the record has its default,
     because the default of a new setting is the behavior before the setting existed.
