@@ -1,10 +1,10 @@
-"""Show that a protocol which is killed again and again ends in the same table as one that is not.
+"""Test that a protocol that is killed repeatedly writes the same tables as an uninterrupted one.
 
-python scripts/break_protocol.py
+    python scripts/break_protocol.py
 
-Takes some minutes on two cores: trains the 24 models of a fair protocol on collages of emoji unbroken, then the same
-with SIGKILL after ever longer times until it is done, and writes results/protocols/killed.json. Ends in an error
-where a table differs.
+Trains the 24 models of a fair protocol on emoji collages without interruption, then the same with SIGKILL after longer
+and longer times until it ends. Takes minutes on two cores, writes results/protocols/killed.json, and fails if a table
+differs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TABLES = ("table.csv", "paired_differences.csv", "table.md", "table.tex")
 
 
 def make_photos(folder: Path) -> None:
-    """Write some classes of the embedded set as a folder of class folders."""
+    """Write classes of the bundled emoji dataset as a folder of class folders."""
     images = load_emoji().train
     for index, label in enumerate(images.labels):
         if label < CLASSES:
@@ -41,25 +41,25 @@ def make_photos(folder: Path) -> None:
             images.read(index).save(target)
 
 
-def train(place: Path, limit: float | None) -> bool:
-    """Give the command in a folder, and kill it after some seconds; return whether it came to its end."""
+def train(folder: Path, limit: float | None) -> bool:
+    """Run the command in a folder for at most `limit` seconds; return whether it ended by itself."""
     try:
-        subprocess.run([sys.executable, "-m", "winnow", *COMMAND], cwd=place, check=True, timeout=limit)
+        subprocess.run([sys.executable, "-m", "winnow", *COMMAND], cwd=folder, check=True, timeout=limit)
     except subprocess.TimeoutExpired:  # it was sent SIGKILL
         return False
     return True
 
 
-def finished(place: Path) -> int:
-    return len(list(place.glob("runs/*/*/result.json")))
+def finished(folder: Path) -> int:
+    return len(list(folder.glob("runs/*/*/result.json")))
 
 
 def main() -> None:
-    begun = collect_provenance().to_dict()
+    provenance = collect_provenance().to_dict()
     with tempfile.TemporaryDirectory() as name:
         whole, broken = Path(name) / "whole", Path(name) / "broken"
-        for place in (whole, broken):
-            make_photos(place / "photos")
+        for folder in (whole, broken):
+            make_photos(folder / "photos")
         train(whole, None)
         kills: list[dict[str, Any]] = []
         limit = 20.0
@@ -70,10 +70,10 @@ def main() -> None:
                 for table in TABLES}  # fmt: skip
         rows = (whole / "runs" / "table.csv").read_text()
     result = {
-        **begun,
+        **provenance,
         "command": "python scripts/break_protocol.py",
         "protocol": shlex.join(["winnow", *COMMAND]),
-        "about": "A fair protocol on 48 classes of the embedded set, on a CPU: unbroken, and killed again and again.",
+        "about": "Fair protocol on 48 classes of the bundled emoji dataset, on a CPU: uninterrupted, and killed.",
         "kills": kills,
         "tables are the same to the last byte": same,
         "table": rows,
@@ -83,7 +83,7 @@ def main() -> None:
     target.write_text(json.dumps(result, indent=2) + "\n")
     print(target.read_text())
     if not kills or not all(same.values()):
-        raise SystemExit("the tables differ" if kills else "it was done before it could be killed")
+        raise SystemExit("the tables differ" if kills else "the protocol ended before it was killed")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Build the embedded data set `src/winnow/data/emoji` from published emoji artwork.
+"""Build the bundled emoji dataset `src/winnow/data/emoji` from published artwork.
 
 Usage:
 
@@ -6,11 +6,10 @@ Usage:
     python scripts/build_emoji.py [--packages FOLDER] [--out FOLDER] [--pairs]
 
 The artwork comes from the npm packages named in `ARTISTS` and the emoji names and categories from `UNICODE`; they are
-fetched by `npm pack` into FOLDER (a temporary one unless given, so that a second run need not fetch them again).
-Written are `drawings_<artist>.webp`, one atlas of square tiles per artist, and `index.json`, one line per emoji. An
-atlas holds its tiles row by row in the order of the emoji that list the artist. The same packages and library
-versions give the same bytes. `--pairs` prints the foreground emoji that look most alike, to look for near duplicates.
-Licences: see `LICENSES.md` beside the files.
+fetched by `npm pack` into FOLDER, by default a temporary one. Writes `drawings_<artist>.webp`, one atlas of square
+tiles per artist, and `index.json`, one line per emoji. An atlas contains its tiles row by row in the order of the emoji
+that list the artist. The same packages and library versions give the same bytes. `--pairs` prints the most similar
+foreground emoji, to find near duplicates. Licenses: see `LICENSES.md` in the same folder.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ ARTISTS = {
     "emojione": "@iconify-json/emojione@1.2.3",
     "fluent-flat": "@iconify-json/fluent-emoji-flat@1.2.6",
 }
-# Every foreground emoji is drawn by these three makers at least; the others draw what they have.
+# Every foreground emoji has drawings by these three artists; the other artists lack several.
 REQUIRED = ("noto", "twemoji", "fluent")
 CLUTTER_ARTISTS = {"Symbols": ("noto", "twemoji", "fluent"), "Flags": ("twemoji",)}
 FOREGROUND = ("Animals & Nature", "Food & Drink", "Objects", "Activities", "Travel & Places")
-SHARES = {"train": 0.53, "val": 0.12, "test": 0.35}
+FRACTIONS = {"train": 0.53, "val": 0.12, "test": 0.35}
 
 TILE = 64  # pixels a side of a tile
-ART = 62  # the longer side of a drawing; the rest is room for its smooth edge
+ART = 62  # longer side of a drawing; the margin is for its smooth edge
 COLUMNS = 32
 QUALITY = 60
 
-# One emoji of each family of near duplicates stays; these go, since their classes could not be told apart.
-LEFT_OUT = """
+# Of near duplicates, whose classes are not distinguishable, one emoji stays; these are excluded.
+EXCLUDED = """
 guide dog|service dog|black cat|two-hump camel|polar bear|black bird|water buffalo|spouting whale|shamrock|empty nest
 green apple|lime|brown mushroom|clinking beer mugs|fork and knife
 muted speaker|speaker low volume|speaker medium volume|bell with slash|musical notes|mobile phone with arrow
@@ -67,7 +66,7 @@ hourglass not done|new moon|waxing crescent moon|first quarter moon|waxing gibbo
 last quarter moon|waning crescent moon|new moon face|first quarter moon face|glowing star
 sun behind small cloud|sun behind large cloud|cloud with lightning and rain|umbrella|snowman without snow
 """
-# Found by name, but a picture of something else: the game, not the insect.
+# The name matches, but the drawing shows another object: the game, not the insect.
 MISNAMED = {("emojione", "cricket")}
 CLOCK = re.compile(r"^(?!twelve o’clock)\w+(-thirty| o’clock)$")
 
@@ -85,7 +84,7 @@ class Emoji:
 
 
 def pack(package: str, folder: Path) -> tarfile.TarFile:
-    """Fetch an npm package unless it lies in the folder already, and open it."""
+    """Open an npm package; fetch it if the folder does not contain it."""
     name, version = package.rsplit("@", 1)
     path = folder / f"{name.lstrip('@').replace('/', '-')}-{version}.tgz"
     if not path.exists():
@@ -105,7 +104,7 @@ def squeezed(name: str) -> str:
 
 
 class SvgArtist:
-    """Drawings from an icon set of SVG bodies, found by code point or, where it has none, by name."""
+    """Drawings from an icon set of SVG bodies, found by code point, or by name without code points."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.icons = read_json(tar, "icons.json")
@@ -142,8 +141,8 @@ class RasterArtist:
 
 
 def as_tile(picture: Image.Image) -> Image.Image:
-    """Cut the drawing's margin off and centre it in a tile, its longer side ART pixels."""
-    # Faint shadows are not worth a smaller drawing, hence the threshold.
+    """Crop the margin of a drawing and center it in a tile, with a longer side of ART pixels."""
+    # The threshold ignores faint shadows, which would make the drawing smaller.
     box = picture.getchannel("A").point(lambda a: 255 * (a > 24)).getbbox()
     assert box is not None
     picture = picture.crop(box)
@@ -155,19 +154,19 @@ def as_tile(picture: Image.Image) -> Image.Image:
 
 
 def choose(folder: Path) -> list[Emoji]:
-    """Return the emoji of the data set with their drawings, foreground first, without their splits."""
+    """Return the emoji of the dataset with their drawings, foreground first, without splits."""
     artists = {
         artist: (RasterArtist if artist == "fluent" else SvgArtist)(pack(package, folder))
         for artist, package in ARTISTS.items()
     }
-    left_out = set(re.split(r"[|\n]", LEFT_OUT.strip()))
+    excluded = set(re.split(r"[|\n]", EXCLUDED.strip()))
     chosen = []
     entries = read_json(pack(UNICODE, folder), "data-by-emoji.json")
-    assert left_out <= (names := {entry["name"] for entry in entries.values()}), left_out - names
+    assert excluded <= (names := {entry["name"] for entry in entries.values()}), excluded - names
     for text, entry in entries.items():
         name, category = entry["name"], entry["group"]
         role = "foreground" if category in FOREGROUND else "clutter"
-        if (role == "clutter" and category not in CLUTTER_ARTISTS) or name in left_out or CLOCK.match(name):
+        if (role == "clutter" and category not in CLUTTER_ARTISTS) or name in excluded or CLOCK.match(name):
             continue
         codepoint = "-".join(f"{ord(char):x}" for char in text if ord(char) != 0xFE0F)
         emoji = Emoji(name, codepoint, category, role)
@@ -181,7 +180,7 @@ def choose(folder: Path) -> list[Emoji]:
 
 
 def likeness(emoji: list[Emoji], artist: str) -> np.ndarray:
-    """Return (N, N): the mean absolute difference of the drawings by one artist, of 0 to 255, on a grey ground."""
+    """Return (N, N): mean absolute difference, 0 to 255, of the drawings by one artist on gray."""
     thumbs = []
     for one in emoji:
         ground = Image.new("RGBA", (TILE, TILE), (128, 128, 128, 255))
@@ -192,20 +191,20 @@ def likeness(emoji: list[Emoji], artist: str) -> np.ndarray:
 
 
 def without_twins(clutter: list[Emoji]) -> list[Emoji]:
-    """Leave out clutter that looks like one before it (some flags do), lest it be seen in two splits."""
+    """Drop clutter that looks like an earlier one, such as equal flags, which could occur in two splits."""
     both = [emoji for emoji in clutter if "twemoji" in emoji.drawings]
     difference = likeness(both, "twemoji")
     twins = {both[i].name for i in range(len(both)) if (difference[i, :i] < 4).any()}
-    print("clutter left out as a twin:", ", ".join(sorted(twins)))
+    print("clutter dropped as a duplicate:", ", ".join(sorted(twins)))
     return [emoji for emoji in clutter if emoji.name not in twins]
 
 
 def assign_splits(emoji: list[Emoji]) -> None:
-    """Give every emoji its split by a shuffle within its category, so that the splits have the same mixture."""
+    """Assign splits by a shuffle within each category, so all splits have the same mixture."""
     for category in sorted({one.category for one in emoji}):
         members = [one for one in emoji if one.category == category]
         random.Random(category).shuffle(members)
-        train, val = (round(SHARES[split] * len(members)) for split in ("train", "val"))
+        train, val = (round(FRACTIONS[split] * len(members)) for split in ("train", "val"))
         for position, one in enumerate(members):
             one.split = "train" if position < train else "val" if position < train + val else "test"
 
@@ -240,7 +239,7 @@ def write(emoji: list[Emoji], out: Path) -> None:
 
 def main() -> None:
     default = Path(__file__).parent.parent / "src" / "winnow" / "data" / "emoji"
-    parser = argparse.ArgumentParser(description="Build the embedded emoji drawings.")
+    parser = argparse.ArgumentParser(description="Build the bundled emoji drawings.")
     parser.add_argument("--packages", type=Path, help="folder of the npm packages (default: a temporary one)")
     parser.add_argument("--out", type=Path, default=default, help="folder to write to")
     parser.add_argument("--pairs", action="store_true", help="print the foreground emoji most alike")
@@ -263,7 +262,7 @@ def main() -> None:
     print(Counter((one.role, one.split) for one in emoji))
     print(Counter((one.role, len(one.drawings)) for one in emoji))
     total = sum(path.stat().st_size for path in arguments.out.iterdir() if path.is_file())
-    print(f"the folder holds {total:,} bytes")
+    print(f"total: {total:,} bytes")
 
 
 if __name__ == "__main__":

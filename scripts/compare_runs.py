@@ -1,9 +1,9 @@
-"""Put finished runs of `winnow train` into one table, paired by seed.
+"""Compare finished runs of `winnow train` in one table, paired by seed.
 
-python scripts/compare_runs.py --out results/NAME "GAP=runs/gap-*" "GSP + ZSR=runs/gsp-*"
+    python scripts/compare_runs.py --out results/NAME "GAP=runs/gap-*" "GSP + ZSR=runs/gsp-*"
 
-Writes NAME.md (table), NAME.json (every run's command, commit, config, machine and metrics) and NAME.svg (curves). The
-first method is what the others are compared with.
+Writes NAME.md (table), NAME.json (command, commit, config, machine, and metrics of each run), and NAME.svg (curves).
+The first method is the baseline of the differences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("methods", nargs="+", metavar="NAME=PATTERN")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--title", default="Test classes")
-    parser.add_argument("--note", default="", help="what a reader must know about the data or the machine")
+    parser.add_argument("--note", default="", help="sentence about the data or the machine")
     words = parser.parse_args()
     methods, records = [], []
     for word in words.methods:

@@ -1,9 +1,9 @@
-"""Draw the pictures of the tutorial on photos: follow its page for real, and photograph what it makes.
+"""Draw the pictures of the tutorial on photos: run the blocks of its page and save screenshots.
 
-python scripts/draw_tutorial.py
+    python scripts/draw_tutorial.py
 
-Takes some minutes, in a temporary folder; writes docs/assets/tutorial-*.png. Needs the `test` extra and a Chromium in
-the path. All pictures in them are collages of the embedded emoji.
+Takes minutes in a temporary folder, and writes docs/assets/tutorial-*.png. Needs the `test` extra and Chromium. All
+images are collages of the bundled emoji dataset.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUERY = "photos/hyacinth/0-noto.png"
 
 
 def follow() -> None:
-    """Do what the page says, but for the service, which would not end."""
+    """Run all blocks of the page except the service, which would not end."""
     for block in blocks(PAGE):
         if block.title is not None:
             Path(block.title).write_text(block.text)
@@ -43,7 +43,7 @@ def follow() -> None:
 
 
 def photograph(page: Page, name: str, *, height: int) -> None:
-    """Keep what is to be seen in 128 colours: pages are mostly flat, and pictures are small."""
+    """Save a screenshot in 128 colors, because pages are mostly flat and files should be small."""
     page.set_viewport_size({"width": 1100, "height": height})
     target = ASSETS / f"tutorial-{name}.png"
     page.screenshot(path=target)
@@ -58,7 +58,7 @@ def shrink(target: Path) -> None:
 def main() -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
-        raise SystemExit("there is no Chromium on this machine: apt-get install chromium")
+        raise SystemExit("chromium: not found. Install it with: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         follow()

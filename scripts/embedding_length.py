@@ -1,10 +1,10 @@
-"""Measure how long the embeddings of an untrained network are, and how far apart those of other classes.
+"""Measure lengths and distances of embeddings of a pretrained network with a random projection.
 
-python scripts/embedding_length.py
+    python scripts/embedding_length.py
 
-CCP's proxies begin as such embeddings: an optimiser moves long ones slowly, and C2 leaves those alone that are farther
-apart than its margin. Needs CUB-200-2011 in data/cub200 and
-the weights in data/resnet50_v1_imagenet_fp16.pth; takes a minute and writes results/embedding_length.json.
+Proxies of CCP start as such embeddings. An optimizer moves long ones slowly, and C2 ignores pairs that are farther
+apart than its margin. Needs CUB-200-2011 in data/cub200 and weights in data/resnet50_v1_imagenet_fp16.pth. Takes a
+minute and writes results/embedding_length.json.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLASSES, EACH = 8, 8
 HEADS = {"fair": ("gap", 128), "conventional": ("gap_gmp", 512)}
 
 
-MARGINS = (0.3841, 1.0)  # of C2 on CUB: by the documents' text, and by their code for the conventional protocol
+MARGINS = (0.3841, 1.0)  # of C2 on CUB: in [Thesis], and in the authors' code for the conventional protocol
 
 
 def measure(protocol: str, images: list[Any], labels: Tensor) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def main() -> None:
     rows = [measure(protocol, images, torch.from_numpy(train.labels[first])) for protocol in HEADS]
     for row in rows:
         print(json.dumps(row))
-    kept = {**collect_provenance().to_dict(), "command": "python scripts/embedding_length.py",
+    report = {**collect_provenance().to_dict(), "command": "python scripts/embedding_length.py",
             "about": f"the first {EACH} images of each of CUB's first {CLASSES} classes; a random projection, seed 0",
             "rows": rows}  # fmt: skip
-    (ROOT / "results" / "embedding_length.json").write_text(json.dumps(kept, indent=2) + "\n")
+    (ROOT / "results" / "embedding_length.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from winnow.studies import STUDIES, Study, StudyReport, StudyRequest
-from winnow.studies.legacy import FunctionStudy
 from winnow.studies.render import write_report
 from winnow.studies.runner import make_report
 from winnow.training.overrides import Overrides
@@ -25,18 +24,14 @@ from winnow.training.results import Provenance
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 FOLDERS = ("", "frozen", "short", "small")
 ORIGIN = ("command", "commit", "winnow", "machine", "versions")
-COMPUTED = ("text", "claims", "rows", "missing", "todo", "title", "setting")
-"""Keys that rendering writes again; "text" is a paragraph of version 0.1.0."""
+COMPUTED = ("claims", "rows", "missing", "todo", "title", "setting")
+"""Keys that rendering writes again."""
 
 
 def renderable() -> list[Path]:
-    """Return the result files of studies that are objects."""
+    """Return the result files of studies."""
     files = sorted(file for folder in FOLDERS for file in (RESULTS / folder).glob("*.json"))
-    return [
-        file
-        for file in files
-        if file.stem.replace("_", "-") in STUDIES and not isinstance(study_of(file), FunctionStudy)
-    ]
+    return [file for file in files if file.stem.replace("_", "-") in STUDIES]
 
 
 def study_of(file: Path) -> Study:
@@ -51,22 +46,16 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def rendered(file: Path) -> StudyReport:
-    """Return the report of a result file.
-
-    A text of version 0.1.0 stays where the file lacks the single seeds that intervals need.
-    """
+    """Return the report of a result file."""
     study, kept = study_of(file), read(file)
     scale = study.scales["quick" if kept["settings"]["small"] else "full"]
     measured = study.restore(kept)
     request = StudyRequest(scale, overrides=Overrides.parse(*kept["settings"].get("asked", ())))
     origin = Provenance.from_dict({key: kept[key] for key in ORIGIN if key in kept})
     report = make_report(study, request, measured, origin, note=kept.get("note", ""))
-    whole = bool(measured.by_seed) or not scale.seeds
-    stays = {key: value for key, value in kept.items() if key not in COMPUTED or (key == "text" and not whole)}
     made = report.to_dict()
-    return StudyReport.from_dict(
-        {**made, **{key: stays[key] for key in stays}, "name": made["name"], "figures": report.figures}
-    )
+    stays = {key: value for key, value in kept.items() if key not in COMPUTED}
+    return StudyReport.from_dict({**made, **stays, "name": made["name"], "figures": report.figures})
 
 
 def render(file: Path) -> bool:

@@ -1,6 +1,6 @@
 """Measure the effect of zero-shot regularization on a training with few classes.
 
-`python scripts/zsr_few_classes.py [WEIGHTS]`
+    python scripts/zsr_few_classes.py [WEIGHTS]
 
 Needs CIFAR-100 in data/cifar100, and the backbone that `winnow study collage --full` pretrains on the training classes
 (by default in the folder of that study). Trains the first steps of runs of that study on the CPU in some minutes, and
@@ -29,8 +29,8 @@ from winnow.training.results import collect_provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = "studies/runs/collage-full/pretrained/training-classes.safetensors"
-BEGUN, LAST = 16, 40  # steps: prototypes are set from the first 1024 features, of 16 batches of 64
-JUDGED = 640
+START, LAST = 16, 40  # steps: prototypes are set from the first 1024 features, of 16 batches of 64
+NUM_EVALUATED = 640  # validation images
 SETTINGS: tuple[list[str], ...] = (
     [], ["zsr=0.002"], ["zsr=0.02"], ["zsr=0.5"], ["zsr=0.5", "zsr.logit_scale=1.5"],
     ["zsr=0.5", "train.lr_multipliers={'zsr.*': 100}"],
@@ -46,8 +46,8 @@ def words_of(settings: list[str], weights: str) -> list[str]:
 
 
 def score(learner: Objective, prepared: TrainingSetup) -> float:
-    """MAP@R in percent of some validation images, the same each time."""
-    chosen = np.sort(np.random.default_rng(0).permutation(len(prepared.val.labels))[:JUDGED])
+    """Return MAP@R in percent on a fixed subset of the validation images."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(prepared.val.labels))[:NUM_EVALUATED])
     learner.eval()
     with torch.inference_mode():
         found = torch.cat([learner.model(prepared.val.test(part)) for part in np.array_split(chosen, 4)])
@@ -55,12 +55,12 @@ def score(learner: Objective, prepared: TrainingSetup) -> float:
     return 100 * retrieval_metrics(torch.nn.functional.normalize(found, dim=1), prepared.val.labels[chosen])["MAP@R"]
 
 
-def look(trainer: Trainer, learner: Objective, step: int) -> dict[str, float]:
-    """What the two losses are on a batch, how long their gradients in the network, and how far attributes deviate."""
+def inspect(trainer: Trainer, learner: Objective, step: int) -> dict[str, float]:
+    """Return both losses on a batch, the norms of their gradients, and the standard deviation of attributes."""
     indices = trainer.sampler.batch(step)
     inputs = trainer.train.train(indices, torch.Generator().manual_seed(0))
     labels = torch.as_tensor(trainer.train.labels[indices])
-    learner = copy.deepcopy(learner)  # a batch that is looked at must not count for batch norm
+    learner = copy.deepcopy(learner)  # the inspected batch must not change batch norm
     terms = learner(inputs, labels)
     parameters = [p for p in learner.model.parameters() if p.requires_grad]
     with torch.no_grad():
@@ -85,21 +85,21 @@ def measure(settings: list[str], weights: str, shared: RunCache) -> dict[str, An
     row: dict[str, Any] = {"settings": settings}
     for step in range(LAST):
         trainer.take_step(step)
-        if step + 1 in (BEGUN, LAST):
-            looked = look(trainer, learner, step + 1)
-            row[f"after {step + 1} steps"] = {"MAP@R": score(learner, prepared), **looked}
+        if step + 1 in (START, LAST):
+            inspected = inspect(trainer, learner, step + 1)
+            row[f"after {step + 1} steps"] = {"MAP@R": score(learner, prepared), **inspected}
     return row
 
 
 def main() -> None:
     weights = sys.argv[1] if len(sys.argv) > 1 else WEIGHTS
-    begun, shared, rows = collect_provenance().to_dict(), RunCache(), []
+    provenance, shared, rows = collect_provenance().to_dict(), RunCache(), []
     for settings in SETTINGS:
         rows.append(measure(settings, weights, shared))
         print(json.dumps(rows[-1]), flush=True)
-    kept = {**begun, "command": "python scripts/zsr_few_classes.py", "words": words_of([], WEIGHTS),
-            "validation images": JUDGED, "rows": rows}  # fmt: skip
-    (ROOT / "results" / "zsr_few_classes.json").write_text(json.dumps(kept, indent=2) + "\n")
+    report = {**provenance, "command": "python scripts/zsr_few_classes.py", "words": words_of([], WEIGHTS),
+            "validation images": NUM_EVALUATED, "rows": rows}  # fmt: skip
+    (ROOT / "results" / "zsr_few_classes.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

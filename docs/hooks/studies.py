@@ -71,9 +71,8 @@ def section(one: Published) -> Iterator[str]:
     """Yield one result: setting, claims, figure, folded table, missing runs, and origin."""
     report = one.report
     yield from (f"## {KINDS[one.kind]} {{ #{one.kind} }}", "")
-    recorded = (report.model_extra or {}).get("text")  # of a study that cannot be rendered without its models
     claims = claims_table(claims_of(report)).rstrip() if report.claims else ""
-    for paragraph in (report.setting, claims, recorded):
+    for paragraph in (report.setting, claims):
         if paragraph:
             yield from (str(paragraph), "")
     for picture in one.pictures():

@@ -9,9 +9,11 @@ import typer
 
 from winnow.cli.help import label
 from winnow.cli.main import app
+from winnow.cli.protocol import chapter_of
 
 ARGUMENTS = {
     "train": ["data=x"],
+    "protocol": ["fair", "cub200", "c2"],
     "embed": ["run", "data", "-o", "v.npy"],
     "index": ["run", "data", "-o", "i"],
     "serve": ["i"],
@@ -32,6 +34,13 @@ RENAMED = [
     ("serve", "--seconds", "--timeout", "3"),
     ("serve", "--upload-mb", "--max-upload-mb", "4"),
     ("serve", "--megapixels", "--max-megapixels", "4"),
+    ("protocol", "--chapter", "--paper", "ccp"),
+    ("protocol", "--engine", "--executor", "ray"),
+    ("protocol", "--at-once", "--jobs", "2"),
+    ("protocol", "--gpus", "--gpus-per-run", "0.5"),
+    ("protocol", "--address", "--ray-address", "host:1"),
+    ("protocol", "--from", "--import-results", "table.json"),
+    ("protocol", "--only-finished", "--no-train", None),
     ("datasets get", "--allow-missing", "--accept-missing", None),
     ("datasets verify", "--allow-missing", "--accept-missing", None),
 ]
@@ -54,3 +63,8 @@ def test_old_names_set_the_same_values(path: str, old: str, new: str, value: str
     shown = " ".join(label(one) for one in command.params if one.param_type_name == "option").split()
     assert new in shown
     assert old not in shown
+
+
+@pytest.mark.parametrize(("old", "new"), [("5", "gsp"), ("3", "ccp")])
+def test_chapters_of_version_0_1_0_name_papers(old: str, new: str) -> None:
+    assert chapter_of(old) == chapter_of(new) == int(old)

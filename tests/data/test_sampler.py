@@ -135,3 +135,10 @@ def test_the_length_of_an_epoch_can_be_set() -> None:
     assert len(sampler) == len(list(sampler)) == 5
     assert all(isinstance(index, int) for batch in sampler for index in batch)
     assert len(MPerClassSampler([0, 1], 2, 4)) == 1  # At least one batch.
+
+
+def test_the_images_of_a_class_do_not_depend_on_the_other_classes() -> None:
+    alone, among = MPerClassSampler([5] * 10, 1, 4), MPerClassSampler([5] * 10 + [4] * 10, 2, 4)
+    for step in range(6):
+        batch = among.batch(step)
+        assert alone.batch(step).tolist() == batch[batch < 10].tolist()

@@ -17,7 +17,7 @@ from winnow.functional import clip_norm, gsp, pairwise_distance
 from winnow.functional.threshold import selection_threshold
 from winnow.palette import palette_css
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ROOT / "docs/assets"
 SETTINGS = [(0.05, 20.0), (0.3, 5.0), (1.0, 20.0), (0.3, 0.0), (0.01, 60.0), (0.99, 60.0), (0.5, 0.5)]

@@ -56,7 +56,7 @@ def test_a_page_shows_the_largest_size_first_and_claims_before_the_figure(hooks,
     (tmp_path / "mu.md").write_text("The paragraph.")
     save(results / "small" / "mu", small=True)
     save(results / "mu", small=False, missing={"GAP": [2]}, todo="2 of 3 runs finished.")
-    save(results / "frozen" / "mu", small=False, text="A recorded text.")
+    save(results / "frozen" / "mu", small=False)
     (results / "small" / "mu_images.png").write_bytes(b"")
     (results / "small" / "mu_other.png").write_bytes(b"")
     save(results / "small" / "mu_other", small=True)  # another study with a longer name
@@ -64,7 +64,7 @@ def test_a_page_shows_the_largest_size_first_and_claims_before_the_figure(hooks,
     order = [
         f"# {STUDIES['mu'].title}", "Fig. 5.8", "The paragraph.", "{ #full }", "Setting of results.", "| It helps |",
         "](mu.svg)", '??? abstract "Table, 2 rows"', "    | 2 |", "2 of 3 runs finished.", "{ .origin }", "{ #frozen }",
-        "A recorded text.", "](frozen/mu.svg)", "{ #small }", "](small/mu.svg)", "](small/mu_images.png)",
+        "](frozen/mu.svg)", "{ #small }", "](small/mu.svg)", "](small/mu_images.png)",
         "winnow study mu --full",
     ]  # fmt: skip
     positions = []

@@ -145,6 +145,8 @@ def test_pair_distance_does_not_depend_on_the_position(dimension):
 def test_duplicate_ranks_counts_equal_rows_in_front():
     rows = torch.tensor([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0], [2.0, 1.0], [-0.0, 0.0], [1.0, 2.0]])
     assert duplicate_ranks(rows).tolist() == [0, 0, 1, 0, 1, 2]
+    # Next to 1e30 the second number vanishes in a projection, so different rows share one.
+    assert duplicate_ranks(torch.tensor([[1e30, 0.0], [1e30, 1.0], [1e30, 2.0]])).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("count", "width"), [(64, 3), (150, 9), (129, 16)])

@@ -247,3 +247,10 @@ def test_invalid_settings_raise() -> None:
         MINERS.build({"name": "semi_hard", "margin": 0})
     with pytest.raises(ConfigError, match="nonzero_loss_cutoff"):
         MINERS.build({"name": "distance_weighted", "cutoff": 1.5})
+
+
+def test_both_ends_of_the_semi_hard_band_are_excluded() -> None:
+    references = torch.tensor([[1.0], [1.0], [1.125], [1.25], [2.0]], dtype=torch.float64)
+    positives = torch.tensor([[True, False, False, False, False]])
+    pairs = Pairs(torch.zeros(1, 1).double(), references, positives, ~positives, LABELS[:1], torch.arange(5))
+    assert columns_of(SemiHardMiner(margin=0.25)(pairs).negatives) == [[2]]

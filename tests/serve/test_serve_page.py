@@ -15,7 +15,7 @@ from tests.serve.samples import served
 from winnow.index import Index
 from winnow.serve import Limits
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.conftest import TINY, MakeFolder
+from tests.conftest import MakeFolder
 from winnow.cli.main import app
 from winnow.errors import ConfigError, DataError
 from winnow.protocols import (
@@ -22,9 +22,6 @@ from winnow.protocols import (
     make_table,
     write_table,
 )
-from winnow.studies.base import Task as StudyTask
-from winnow.studies.methods import Comparison, Method
-from winnow.studies.outcomes import records
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -110,22 +107,7 @@ def test_unsuitable_records_are_rejected_before_writing(make_folder: MakeFolder,
     refused(DataError, "lacks the settings", plain)
 
 
-def test_study_imports_runs(make_folder: MakeFolder, tmp_path: Path) -> None:
-    words = [f"data={make_folder()}", *TINY, "train.device=cpu", "train.max_steps=2", "train.eval_steps=1"]
-    compared = Comparison([Method("GAP", ["pooling=gap"]), Method("GSP", ["pooling=gsp"])], (0, 1), words)
-    found = compared.train(StudyTask(True, runs=tmp_path / "here", seeds=[1]))
-    file = tmp_path / "study.json"
-    file.write_text(json.dumps({"runs": records(found)}))
-
-    told: list[str] = []
-    there = StudyTask(True, runs=tmp_path / "there", only_finished=True, recorded=[file], note=told.append)
-    again = compared.train(there)
-    assert records(again) == records(found)
-    assert compared.rows(again) == compared.rows(found)
-    assert told == [f"{file} tells of 2 of the 4 runs"]
-
-
 def test_studies_without_runs_import_none(tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, ["study", "toy-map", "--from", str(tmp_path / "a.json")])
-    assert isinstance(told.exception, ConfigError)
-    assert "has no runs that take --from" in str(told.exception)
+    result = CliRunner().invoke(app, ["study", "toy-map", "--import-results", str(tmp_path / "a.json")])
+    assert isinstance(result.exception, ConfigError)
+    assert "it has no runs that take" in str(result.exception)

@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from tests.conftest import TINY, MakeFolder
+from tests.studies.grids import request, tiny_grid
 from tests.training.test_trainer import StopAfter, small_config
 from winnow.cli.train import draw_run
 from winnow.errors import ConfigError, ModelError
 from winnow.protocols.executors import RemoteRun, train_remotely
-from winnow.studies.base import Task
-from winnow.studies.methods import Comparison, Method
+from winnow.studies import Variant
+from winnow.studies.runner import plan_grid, train_grid
 from winnow.training import Callback, RunDir, RunResult, load_config, train
-from winnow.training.overrides import read_yaml
+from winnow.training.overrides import Overrides, read_yaml
 from winnow.training.parallel import train_in_parallel
 from winnow.training.sweep import PlannedRun, check_same, plan_runs, read_plan, write_plan
 
@@ -104,20 +105,19 @@ def test_concurrent_runs_repeat_damaged_results(make_folder: MakeFolder, tmp_pat
 
 
 @pytest.mark.slow
-def test_comparison_reads_intact_runs_and_trains_the_rest(make_folder: MakeFolder, tmp_path: Path) -> None:
-    compared = Comparison([Method("GAP", ["pooling=gap"])], seeds=(0, 1),
-                          words=[f"data={make_folder()}", *TINY, "train.device=cpu"])  # fmt: skip
-    found = compared.train(Task(True, runs=tmp_path / "runs"))
-    one = compared.plan(compared.methods[0], 1, Task(True, runs=tmp_path / "runs"))
-    cut(one.run_dir.result_file, 0.2)
-    there = compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
-    assert [run["config"]["seed"] for run in there["GAP"]] == [0]
-    again = compared.train(Task(True, runs=tmp_path / "runs"))
-    assert [run["metrics"] for run in again["GAP"]] == [run["metrics"] for run in found["GAP"]]
-    one.run_dir.drop_checkpoint()
-    cut(one.run_dir.result_file, 0.2)
+def test_study_reads_intact_runs_and_trains_the_others(make_folder: MakeFolder, tmp_path: Path) -> None:
+    study = tiny_grid(make_folder(), [Variant("GAP", Overrides.parse("pooling=gap"))])
+    every, finished = (request(study, tmp_path / "runs", train=train) for train in (True, False))
+    found = train_grid(study, every)
+    _, (_, _, second) = plan_grid(study, every)
+    cut(second.run_dir.result_file, 0.2)
+    assert [run.seed for run in train_grid(study, finished)["GAP"]] == [0]
+    again = train_grid(study, every)
+    assert [run.result.metrics for run in again["GAP"]] == [run.result.metrics for run in found["GAP"]]
+    second.run_dir.drop_checkpoint()
+    cut(second.run_dir.result_file, 0.2)
     with pytest.raises(ModelError, match=r"-seed1/result\.json"):
-        compared.train(Task(True, runs=tmp_path / "runs", only_finished=True))
+        train_grid(study, finished)
 
 
 @pytest.mark.slow

@@ -214,7 +214,7 @@ def _column(entries: Sequence[Entry]) -> int:
 
 def _columns(entries: Sequence[Entry], column: int, width: int) -> Iterator[str]:
     for one in entries:
-        meaning = textwrap.wrap(one.meaning, max(20, width - column))
+        meaning = textwrap.wrap(one.meaning, max(20, width - column), break_on_hyphens=False)
         if len(one.label) > LONGEST_LABEL or not meaning:
             yield f"  {one.label}"
         else:

@@ -33,8 +33,10 @@ def protocol(
     words: list[str] = typer.Argument(
         None, metavar="[METHOD]... [KEY=VALUE]...", help="Methods, and settings of all runs"
     ),
-    backbone: str = typer.Option("resnet50", "--backbone", help="resnet50 or bn_inception"),
-    paper: str = typer.Option("gsp", "--paper", "--chapter", help="Whose protocol: gsp or ccp"),
+    backbone: str = typer.Option("resnet50", "--backbone", metavar="NAME", help="resnet50 or bn_inception"),
+    paper: str = typer.Option(
+        "gsp", "--paper", "--chapter", metavar="NAME", help="Paper whose protocol it is: gsp or ccp"
+    ),
     data: str = typer.Option(None, "--data", metavar="DIR", help="Folder of a benchmark dataset"),
     listed: bool = typer.Option(False, "--list", help="List protocols, datasets, and methods"),
     folds: str = _selection(None, "--folds", metavar="1,2", help="Train only these folds now"),
@@ -47,7 +49,7 @@ def protocol(
         None, "-o", "--out", metavar="DIR", help="Folder of runs and tables [default: runs/PROTOCOL-DATASET-BACKBONE]"
     ),
     note: str = _output("", "--note", metavar="TEXT", help="Sentence for the table, such as what images were used"),
-    executor: str = _executors("local", "--executor", "--engine", help="local, or ray for a cluster"),
+    executor: str = _executors("local", "--executor", "--engine", metavar="NAME", help="local, or ray for a cluster"),
     jobs: int = _executors(
         None, "-j", "--jobs", "--at-once", min=1, metavar="N", help="local: concurrent runs [default: 4 on a GPU]"
     ),
@@ -224,11 +226,14 @@ def numbers(option: str, text: str | None) -> list[int] | None:
 def list_names() -> str:
     """Return all protocols, datasets, backbones, and methods as text."""
     from winnow.cli.help import Entry, render_group, screen_width
+    from winnow.pooling import POOLINGS
     from winnow.protocols import ADDITIONS, BACKBONES, DATASETS, PROTOCOLS, PUBLISHED_METHODS, losses
     from winnow.protocols.spec import CHAPTER_3, has_second_version
 
     second = [Entry(f"{one.name} --paper ccp", one.about) for one in CHAPTER_3.values() if has_second_version(one)]
-    additions = [Entry(name, f"{one.about} ({one.kind})") for name, one in ADDITIONS.items()]
+    poolings = [name for name in ADDITIONS if name in POOLINGS]
+    additions = [Entry(name, f"{one.about} ({one.kind})") for name, one in ADDITIONS.items() if name not in POOLINGS]
+    additions.append(Entry("POOLING", f"{', '.join(poolings)} (pooling)"))
     groups = {
         "Protocols": [*(Entry(one.name, one.about) for one in PROTOCOLS.values()), *second],
         "Datasets": [*(Entry(one.name, one.title) for one in DATASETS.values()), Entry("FOLDER", "class folders")],

@@ -101,7 +101,7 @@ ADDITIONS: Mapping[str, Addition] = {
     "gsp-only": Addition("pooling", "GSP without zero-shot regularization", _gsp(0.3, 0.0)),
     "zsr": Addition("pooling", "zero-shot regularization without selection (mu = 1)", _gsp(1.0, 0.1)),
     **{
-        name: Addition("pooling", f"pooling={name}, set as in the comparison of poolings", _pooling(name))
+        name: Addition("pooling", f"pooling={name} instead of average pooling", _pooling(name))
         for name in POOLINGS
         if name != "gsp"
     },

@@ -50,7 +50,7 @@ def exact(value: float) -> Estimate:
     return Estimate(value, 0.0, value, value, None)
 
 
-def student_quantile(freedom: int, level: float = LEVEL) -> float:
+def student_quantile(freedom: float, level: float = LEVEL) -> float:
     """Return t so that Student's distribution has this probability between -t and t."""
     from scipy.stats import t
 

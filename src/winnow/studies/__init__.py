@@ -14,6 +14,7 @@ from winnow.studies import (
     collage,
     copies,
     delta_cover,
+    gains,
     gsp_grids,
     iterations,
     loss_grids,
@@ -24,8 +25,6 @@ from winnow.studies import (
     toy_map,
     zero_shot,
 )
-from winnow.studies.base import Findings, Task, write_findings
-from winnow.studies.legacy import function_study
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
     GROUPS,
@@ -60,7 +59,7 @@ _ALL: tuple[Study, ...] = (
     ccp_grids.CCP_ALTERNATE,
     ccp_grids.CCP_POOL,
     ccp_grids.CCP_BATCH,
-    function_study("ccp-search", ccp_search.study, "proximal weight, proxies (Optuna)", "[Thesis], Fig. 3.5", _CCP),
+    ccp_search.CCP_SEARCH,
     ccp_geometry.CCP_GEOMETRY,
     ccp_plane.CCP_PLANE,
     ccp_samples.CCP_SAMPLES,
@@ -71,12 +70,13 @@ _ALL: tuple[Study, ...] = (
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
-    function_study("summary", summary.study, "published vs. measured gains", "[Thesis], Fig. 5.7", _OTHER),
+    gains.GAINS,
+    summary.SUMMARY,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
 """All studies by name, in the order of lists; a program may add its own."""
 
 __all__ = [
-    "GROUPS", "STUDIES", "Claim", "Evidence", "Findings", "GridStudy", "Measurement", "Scale", "Scores", "Study",
-    "StudyReport", "StudyRequest", "Task", "Variant", "write_findings",
+    "GROUPS", "STUDIES", "Claim", "Evidence", "GridStudy", "Measurement", "Scale", "Scores", "Study",
+    "StudyReport", "StudyRequest", "Variant",
 ]  # fmt: skip

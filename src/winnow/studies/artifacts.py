@@ -18,7 +18,6 @@ from winnow.files import write_atomically
 from winnow.models import Embedder
 from winnow.models.factory import read_state_dict
 from winnow.references import ChanceConstrainedProxies
-from winnow.studies.base import Task
 from winnow.studies.spec import StudyRequest
 from winnow.training import Trainer
 from winnow.training.build import build_setup, resolve_config
@@ -41,8 +40,8 @@ class StoredRun:
 
 
 def keep_run(
-    request: StudyRequest | Task, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
-) -> StoredRun | None:  # fmt: skip
+    request: StudyRequest, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
+) -> StoredRun | None:
     """Train a run and store its result, or read the stored one; None if it is missing and training is off.
 
     Args:
@@ -78,7 +77,7 @@ def keep_run(
 
 
 def require_run(
-    request: StudyRequest | Task, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
+    request: StudyRequest, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
 ) -> StoredRun:
     """Train a run and store its result, or read the stored one, for a study that needs all of its runs.
 

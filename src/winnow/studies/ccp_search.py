@@ -1,4 +1,4 @@
-"""A Bayesian search over CCP's pull and its number of proxies (Fig. 3.5)."""
+"""Search over the proximal weight of CCP and its number of proxies."""
 
 from __future__ import annotations
 
@@ -6,148 +6,210 @@ import importlib.util
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from winnow.data.datasets import fold_range
-from winnow.errors import DataError, MissingExtraError
+from winnow.errors import MissingExtraError
 from winnow.protocols.spec import ABLATION
+from winnow.report.claims import Estimate, format_points, student_quantile
 from winnow.report.figures import contour_figure
-from winnow.studies import synthetic_images
-from winnow.studies.base import Findings, Task, paragraphs, with_data
-from winnow.studies.ccp_sweeps import FULL, LOSSES, SMALL, WHERE, ccp, images_of
-from winnow.studies.cub_losses import CONFIG
-from winnow.studies.outcomes import finished, verdict
+from winnow.studies.scores import Scores
+from winnow.studies.settings import C2, CUB_CCP, NOTHING, SINGLE_EMOJI, ccp, scales, train
+from winnow.studies.spec import Claim, Evidence, Measurement, Row, Study, StudyRequest, Variant
+from winnow.training.overrides import Overrides
 from winnow.tuning import Search, importances, parse_space, storage_errors
 
-PULL, PROXIES = "references.proximal_weight", "references.proxies_per_class"
-POOL = 16  # the documents', whatever the number of proxies
-SPACE = [f"{PULL}=1e-7..10:log", f"{PROXIES}=1..16"]
-TRIALS = {True: 12, False: 30}
-CLASSES = 100  # of CUB's training half, which the documents' ablations cut in three and train on two parts of
-HELD = fold_range(CLASSES, 1, ABLATION.parts)
-SPLIT = [f"data.train_classes=1-{HELD.start}", f"data.val_classes={HELD.start + 1}-{HELD.stop}",
-         f"train.patience={ABLATION.patience[0]}"]  # fmt: skip
-LOW, HIGH = 1e-5, 1e-1  # where the documents' pulls work well
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WEIGHT, PROXIES = "references.proximal_weight", "references.proxies_per_class"
+SPACE = [f"{WEIGHT}=1e-7..10:log", f"{PROXIES}=1..16"]
+POOL = 16  # as published, whatever the number of proxies
+TRIALS = {"quick": 12, "full": 30}
+ENOUGH = 10  # trials for importances
+CLASSES = 100  # training classes of CUB-200-2011, of which the published ablation validates on the last third
+HELD_OUT = fold_range(CLASSES, 1, ABLATION.parts)
+SPLIT = Overrides({"data": {"train_classes": f"1-{HELD_OUT.start}",
+                            "val_classes": f"{HELD_OUT.start + 1}-{HELD_OUT.stop}"}})  # fmt: skip
+
+# --- Claims -----------------------------------------------------------------------------------------------------------
+
+LOW, HIGH = 1e-5, 1e-1  # range of the published proximal weights that work well
 FEW, SOME = 4, 8  # proxies of a class
-ENOUGH = 10  # trials to tell what decides
-LEAST, TOO_FEW = 2, "cannot be told from so few trials"  # of each kind that are compared
-
-Trial = tuple[float, int, float]
-"""The pull, the proxies of a class, and the MAP@R of validation in percent."""
+SCORE = "validation MAP@R"
+FIGURE = "[Thesis], Fig. 3.5"
 
 
-def make_search(task: Task) -> Search:
-    """Return the search: C2 with CCP, by validation classes alone."""
-    space, _ = parse_space(SPACE)
-    own = [*LOSSES[task.small]["C2"], *ccp(pool=POOL)]
-    if task.small:
-        words = [f"data={images_of(task)}", *synthetic_images.SINGLE_EMOJI, *SMALL, *own]
-        return Search(None, words, space, task.runs)
-    where = [] if task.data is None else [f"data={task.data}"]
-    return Search(CONFIG, [*FULL, *SPLIT, *own, *where], space, task.runs)
+def contrast(groups: Sequence[Sequence[float]], coefficients: Sequence[float]) -> Estimate:
+    r"""Return a weighted sum of the means of groups with its interval of Welch and Satterthwaite.
 
+    $$\Delta = \sum_g c_g \bar v_g, \quad s^2 = \sum_g s_g^2, \quad s_g^2 = c_g^2 \frac{\mathrm{Var}(v_g)}{n_g}, \quad
+      \nu = \frac{s^4}{\sum_g s_g^4 / (n_g - 1)}, \quad \Delta \pm t_{\nu,\,0.975} \, s$$
 
-@with_data(small=False, full=True)
-def study(task: Task) -> Findings:
-    """A search by Optuna over CCP's pull lambda and its proxies of a class, with C2 (Fig. 3.5).
+    Args:
+        groups: At least two values of each group.
+        coefficients: c, one for each group.
 
-    Cost: 1 minute (12 trials; needs the optuna extra); in full 30 trials on CUB-200-2011 and a GPU.
+    Returns:
+        The estimate; its n is the size of the smallest group.
     """
-    if importlib.util.find_spec("optuna") is None:
-        raise MissingExtraError("optuna", "optuna", "winnow study ccp-search")
-    search, count = make_search(task), TRIALS[task.small]
-    if task.only_finished:
-        tried = search.open()
-    else:
-        if task.small:
-            synthetic_images.write_single_emoji(images_of(task))
-        tried = search.run(count, on_end=_note(task), cache=task.shared)
-    with storage_errors(search.database):
-        read = tried.trials
-        trials = [(one.params[PULL], one.params[PROXIES], 100 * one.value) for one in read if one.value is not None]
-        decides = importances(tried) if len(trials) >= ENOUGH else {}
-    if not trials:
-        raise DataError(f"no trial of ccp-search is finished in {task.runs}: leave out --only-finished")
-    rows: list[dict[str, Any]] = [
-        {"pull": float(f"{pull:.3g}"), "proxies": proxies, "validation MAP@R": round(value, 2)}
-        for pull, proxies, value in sorted(trials, key=lambda one: -one[2])
-    ]
-    missing = finished(len(trials), count, task.command("ccp-search"), "trials")
-    text = paragraphs(told(trials), how(task.small, decides), missing)
-    places, values = [(pull, proxies) for pull, proxies, _ in trials], [value for _, _, value in trials]
-    figure = contour_figure(("lambda", "proxies of a class"), places, values, (True, False), "MAP@R")
-    settings = {"small": task.small, "space": SPACE, "trials": count, "words": list(search.overrides)}
-    if search.file is not None:
-        settings["config"] = search.file
-    return Findings("A search over CCP's settings", text, rows, figure, settings, {"importances": decides})
+    mean = sum(c * statistics.fmean(each) for c, each in zip(coefficients, groups, strict=True))
+    variances = [c**2 * statistics.variance(each) / len(each) for c, each in zip(coefficients, groups, strict=True)]
+    variance, n = sum(variances), min(map(len, groups))
+    if variance == 0:
+        return Estimate(mean, 0.0, mean, mean, n)
+    freedom = variance**2 / sum(one**2 / (len(each) - 1) for one, each in zip(variances, groups, strict=True))
+    half = student_quantile(freedom) * math.sqrt(variance)
+    return Estimate(mean, None, mean - half, mean + half, n)
 
 
-def _note(task: Task) -> Callable[[int, Mapping[str, Any], float | None], None]:
-    def ended(number: int, params: Mapping[str, Any], value: float | None) -> None:
-        told = "failed" if value is None else f"{100 * value:.2f}"
-        task.note(f"trial {number}: pull {params[PULL]:.2g}, {params[PROXIES]} proxies: {told}")
-
-    return ended
-
-
-def how(small: bool, decides: Mapping[str, float]) -> str:
-    """Say how it was made, and what decides by PED-ANOVA, as far as that is known."""
-    # The split is the documents' own here, and so is no difference to tell of.
-    made = WHERE[True] if small else (
-        f"Made on CUB-200-2011 as the documents' ablations are, classes 1-{HELD.start} training, {HELD.start + 1}-"
-        f"{HELD.stop} validating and a patience of {ABLATION.patience[0]}, with ResNet-50 (the documents: "
-        "BN-Inception), average pooling and unit vectors (there only shortened where they are long)."
-    )  # fmt: skip
-    shares = ", ".join(f"{key.rpartition('.')[2]} {100 * share:.0f} %" for key, share in decides.items())
-    of_it = f" Of what decides (PED-ANOVA): {shares}." if shares else ""
-    return f"{made} The loss is C2, a pool has {POOL} images, and scores are of the validation classes.{of_it}"
+def _compare(s: Scores, groups: Mapping[str, Sequence[float]], coefficients: Sequence[float]) -> Evidence:
+    """Return the contrast of named groups of trials."""
+    s.require(all(len(each) > 1 for each in groups.values()), "trials: expected two of each kind. Run more.")
+    found = contrast(list(groups.values()), coefficients)
+    ours = ", ".join(f"{statistics.fmean(each):.2f} ({name}, {len(each)} trials)" for name, each in groups.items())
+    return Evidence(ours, found.mean, interval=found)
 
 
-def told(trials: Sequence[Trial]) -> str:
-    """Check: neither a tiny nor a large pull does well, and more proxies help, at last by less."""
-    pull, proxies, value = max(trials, key=lambda one: one[2])
-    said = (
-        f"The best of {len(trials)} trials has lambda = {pull:.2g} and {proxies} proxies, {value:.2f} MAP@R; the "
-        "documents chose 2e-4 and 8. They claim:"
-    )
-    return paragraphs(said, "\n".join(f"- {item}" for item in [*_told_pull(trials), *_told_proxies(trials)]))
+def _trials(s: Scores) -> Mapping[tuple[float, float], float]:
+    """Return the scores of trials by proximal weight and number of proxies."""
+    return s.grid("trials")
 
 
-def _told_pull(trials: Sequence[Trial]) -> list[str]:
-    below = [value for pull, _, value in trials if pull < LOW]
-    within = [value for pull, _, value in trials if LOW <= pull <= HIGH]
-    above = [value for pull, _, value in trials if pull > HIGH]
-    within_it = f"with lambda from {LOW:g} to {HIGH:g}"
+def _by_weight(s: Scores) -> dict[str, list[float]]:
+    """Return the scores with proximal weights below, within, and above the published range."""
+    scores = [(weight, score) for (weight, _), score in _trials(s).items()]
+    return {
+        "below": [score for weight, score in scores if weight < LOW],
+        "within": [score for weight, score in scores if LOW <= weight <= HIGH],
+        "above": [score for weight, score in scores if weight > HIGH],
+    }
+
+
+def _worse(side: str) -> Callable[[Scores], Evidence]:
+    def check(s: Scores) -> Evidence:
+        groups = _by_weight(s)
+        return _compare(s, {"within": groups["within"], side: groups[side]}, (1, -1))
+
+    return check
+
+
+def _by_proxies(s: Scores) -> list[list[float]]:
+    """Return the scores with few, some, and many proxies; a large weight would hide what their number does."""
     return [
-        f"without a pull, or with next to none, scores are lower than {within_it}: {_compared(within, below)}",
-        f"with a large one they are too: {_compared(within, above)}",
+        [score for (weight, proxies), score in _trials(s).items() if weight <= HIGH and low < proxies <= high]
+        for low, high in ((0, FEW), (FEW, SOME), (SOME, POOL))
     ]
 
 
-def _told_proxies(trials: Sequence[Trial]) -> list[str]:
-    # A large pull would hide what the number of proxies does.
-    few, some, many = ([value for pull, proxies, value in trials if pull <= HIGH and low < proxies <= high]
-                       for low, high in ((0, FEW), (FEW, SOME), (SOME, POOL)))  # fmt: skip
-    saturates = TOO_FEW
-    if min(map(len, (few, some, many))) >= LEAST:
-        first, second, third = map(statistics.mean, (few, some, many))
-        agrees = "agrees" if third - second < second - first else "does not agree"
-        saturates = f"{second - first:+.2f} from few to {SOME}, {third - second:+.2f} beyond, {agrees} (by the means)"
-    return [
-        f"more proxies help (with no large pull, more than {FEW} beside fewer): {_compared(some + many, few)}",
-        f"that saturates: {saturates}",
-    ]
+def _more_proxies(s: Scores) -> Evidence:
+    few, some, many = _by_proxies(s)
+    return _compare(s, {f"more than {FEW}": some + many, "fewer": few}, (1, -1))
 
 
-def _compared(better: Sequence[float], worse: Sequence[float]) -> str:
-    r"""Say what trials have in the mean, and whether they are better than others.
+def _saturates(s: Scores) -> Evidence:
+    few, some, many = _by_proxies(s)
+    found = _compare(s, {f"up to {FEW}": few, f"up to {SOME}": some, "more": many}, (-1, 2, -1))
+    first, second = statistics.fmean(some) - statistics.fmean(few), statistics.fmean(many) - statistics.fmean(some)
+    ours = f"{format_points(first)} up to {SOME}, {format_points(second)} beyond"
+    return Evidence(ours, found.margin, interval=found.interval)
 
-    That is by more than the standard error of the difference of their means:
 
-    $$s^2 = s_1^2 / n_1 + s_2^2 / n_2$$
-    """
-    if min(len(better), len(worse)) < LEAST:
-        return TOO_FEW
-    error = math.sqrt(sum(statistics.variance(each) / len(each) for each in (better, worse)))
-    one, other = statistics.mean(better), statistics.mean(worse)
-    return f"{one:.2f} and {other:.2f} in the mean, {verdict(one - other, error, of='trial')}"
+Trial: TypeAlias = tuple[float, int, float]
+"""Proximal weight, proxies of a class, and MAP@R on validation classes in percent."""
+
+# --- Study ------------------------------------------------------------------------------------------------------------
+
+
+def make_search(request: StudyRequest) -> Search:
+    """Return the search, on validation classes alone."""
+    scale = request.scale
+    settings = scale.base | scale.needs.prepare(request) | C2[scale.name] | ccp(pool_size=POOL)
+    return Search(scale.file, settings.to_args(), parse_space(SPACE)[0], request.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CCPSearch(Study):
+    """Trials of a Bayesian search."""
+
+    def measure(self, request: StudyRequest) -> Measurement:
+        """Run the missing trials.
+
+        Raises:
+            MissingExtraError: If Optuna is not installed.
+        """
+        if importlib.util.find_spec("optuna") is None:
+            raise MissingExtraError("optuna", "optuna", "winnow study ccp-search")
+        search, count = make_search(request), TRIALS[request.scale.name]
+
+        def note(number: int, values: Mapping[str, Any], score: float | None) -> None:
+            result = "failed" if score is None else f"{100 * score:.2f}"
+            request.note(f"trial {number}: weight {values[WEIGHT]:.2g}, {values[PROXIES]} proxies: {result}")
+
+        tried = search.run(count, on_end=note, cache=request.cache) if request.train else search.open()
+        with storage_errors(search.database):
+            finished = [one for one in tried.trials if one.value is not None]
+            trials = [(one.params[WEIGHT], one.params[PROXIES], 100 * one.value) for one in finished]
+            decisive = importances(tried) if len(trials) >= ENOUGH else {}
+        rows = [
+            {"proximal weight": float(f"{weight:.3g}"), "proxies": proxies, SCORE: round(score, 2)}
+            for weight, proxies, score in sorted(trials, key=lambda one: -one[2])
+        ]
+        settings: dict[str, Any] = {"space": SPACE, "trials": count, "words": list(search.overrides)}
+        if search.file is not None:
+            settings["config"] = search.file
+        missing = {"trials": list(range(len(trials), count))} if len(trials) < count else {}
+        return self.measurement(rows, trials, settings, missing, {"importances": decisive})
+
+    def measurement(
+        self, rows: Sequence[Row], trials: Sequence[Trial], settings: Mapping[str, Any],
+        missing: Mapping[str, Sequence[int]], details: Mapping[str, Any],
+    ) -> Measurement:  # fmt: skip
+        """Return the measurement in which each trial is a variant."""
+        variants = [Variant(f"trial {number}", NOTHING, "trials", weight, proxies)
+                    for number, (weight, proxies, _) in enumerate(trials)]  # fmt: skip
+        exact = [{"trial": one.name, SCORE: score} for one, (_, _, score) in zip(variants, trials, strict=True)]
+        return Measurement(
+            rows=rows, exact=exact, variants=variants, settings=settings, missing=missing, planned=settings["trials"],
+            details=details,
+        )  # fmt: skip
+
+    def restore(self, content: Mapping[str, Any]) -> Measurement:
+        """Return the measurement that a result file holds."""
+        rows: Sequence[Row] = content["rows"]
+        trials = [(row["proximal weight"], row["proxies"], row[SCORE]) for row in rows]
+        return self.measurement(rows, trials, content["settings"], content.get("missing", {}), {})
+
+    def figures(self, measured: Measurement) -> Mapping[str, Figure]:
+        """Draw the scores over both settings."""
+        if not measured.rows:
+            return {}
+        places = [(row["proximal weight"], row["proxies"]) for row in measured.rows]
+        scores = [row[SCORE] for row in measured.rows]
+        return {"": contour_figure(("proximal weight", "proxies of a class"), places, scores, (True, False), "MAP@R")}
+
+
+_DETAILS = f"C2, {POOL} images in a pool, scores of the validation classes, one run per trial"
+_QUICK = SINGLE_EMOJI(seeds=0, cost="1 minute, 12 trials (Optuna)", details=_DETAILS,
+                      source="[Thesis]: CUB-200-2011, fine-tuned BN-Inception")  # fmt: skip
+_FULL = CUB_CCP(seeds=0, cost="30 trials (Optuna) on CUB-200-2011, a GPU", source="")
+CCP_SEARCH = CCPSearch(
+    name="ccp-search", title="Search over the proximal weight and the proxies of CCP",
+    measures="proximal weight, proxies (Optuna)", source=FIGURE, group="Chance-constrained proxies", metric=SCORE,
+    scales=scales(
+        _QUICK,
+        replace(
+            _FULL, base=_FULL.base | SPLIT | train(patience=ABLATION.patience.small),
+            setting=f"CUB-200-2011, classes 1-{HELD_OUT.start} train, {HELD_OUT.start + 1}-{HELD_OUT.stop} validate as "
+                    f"in the published ablations, ResNet-50, GAP, unit vectors; {_DETAILS}. [Thesis]: BN-Inception, "
+                    "embeddings scaled into the unit ball.",
+        ),
+    ),
+    claims=(
+        Claim(f"A proximal weight below {LOW:g} scores lower than one up to {HIGH:g}", FIGURE, _worse("below")),
+        Claim(f"So does one above {HIGH:g}", FIGURE, _worse("above")),
+        Claim(f"More than {FEW} proxies score higher than fewer", FIGURE, _more_proxies),
+        Claim(f"More proxies help less beyond {SOME}", FIGURE, _saturates),
+    ),
+)  # fmt: skip

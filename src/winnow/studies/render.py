@@ -65,9 +65,6 @@ def _before(report: StudyReport) -> Iterator[str]:
         yield report.setting
     if report.claims:
         yield claims_table(claims_of(report)).rstrip()
-    recorded = (report.model_extra or {}).get("text")  # of a study that cannot be rendered again without its models
-    if recorded:
-        yield str(recorded)
 
 
 def _after(report: StudyReport) -> Iterator[str]:

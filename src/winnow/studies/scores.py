@@ -41,6 +41,16 @@ class Scores:
         """Return whether every row that was read exists, and has values."""
         return self.used <= set(self._rows) and not self._lacks_values
 
+    def require(self, condition: bool, reason: str) -> None:
+        """Make a claim incomplete unless a condition holds.
+
+        Raises:
+            MissingScoreError: If it does not hold.
+        """
+        if not condition:
+            self._lacks_values = True
+            raise MissingScoreError(reason)
+
     def cell(self, row: str, column: str) -> float:
         """Return the value of a row in a column.
 

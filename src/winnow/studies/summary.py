@@ -1,146 +1,142 @@
-"""By how much CCP and GSP improve what they are added to: the documents' tables, and ours beside them."""
+"""Verdicts of all recorded results: how many claims of each source were reproduced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import DataError
-from winnow.report.style import INK, method_colors, new_figure, styled
-from winnow.studies.base import Findings, Row, Task, paragraphs, with_data
-from winnow.studies.poolings import THEIR_GSP
-from winnow.studies.summary_claims import claims, fair_table
-from winnow.studies.summary_ours import SETS, from_studies, improvement
-from winnow.studies.summary_tables import from_tables
+from winnow.palette import COLORS
+from winnow.report.claims import Verdict
+from winnow.report.style import INK, new_figure, styled
+from winnow.studies.settings import scales
+from winnow.studies.spec import DataNeed, Measurement, Row, Scale, Study, StudyRequest
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 RESULTS = Path("results")
-TABLES = {"ccp": "3.1", "gsp-zsr": "5.1"}  # what is added to a method, and the table that compares with and without
+FOLDERS = {"": "published size", "short": "shorter training", "frozen": "frozen backbone", "small": "quick size"}
+"""Folders of recorded results and what their runs differ in."""
+PUBLISHED, NEW = "published claims", "new claims"
+COLOR = {
+    Verdict.REPRODUCED: COLORS["right"].light,
+    Verdict.WITHIN_SEED_NOISE: COLORS["method-6"].light,
+    Verdict.NOT_REPRODUCED: COLORS["wrong"].light,
+    Verdict.INCOMPLETE: COLORS["pretrained"].light,
+    Verdict.NOT_APPLICABLE: COLORS["line"].light,
+}
 
 
-def documents() -> list[dict[str, Any]]:
-    """Return every row of Tables 3.1 and 5.1 with CCP or GSP beside the row without."""
-    rows = []
-    for added, number in TABLES.items():
-        table = fair_table(number)
-        for method, values in table.items():
-            base, _, last = method.rpartition("+")
-            if last == added and base in table:
-                name = added.removesuffix("-zsr").upper()
-                rows += [improvement(f"thesis, Table {number}", SETS[on], base, name, table[base][on, dim],
-                                     value, dim) for (on, dim), value in values.items()]  # fmt: skip
-    return rows
+def recorded(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the file, the size, and the content of recorded results, in the order of the studies."""
+    for name in names:
+        for within, size in FOLDERS.items():
+            file = folder / within / f"{name.replace('-', '_')}.json"
+            if file.is_file():
+                content = json.loads(file.read_text(encoding="utf-8"))
+                quick = content["settings"].get("small")
+                yield f"{within}/{file.stem}".lstrip("/"), FOLDERS["small"] if quick else size, content
 
 
-@with_data(small=True, full=True)
-def study(task: Task) -> Findings:
-    """Relative improvement by CCP and GSP, from the documents' tables and from ours (Figs. 3.4 and 5.7).
+def count_verdicts(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the totals, of published claims also by size, then a row for each result and source of claims.
 
-    Ours are the kept results of studies and protocols.
-
-    Cost: seconds; the same in full.
+    Args:
+        folder: Folder of results, which has some of `FOLDERS`.
+        names: Names of studies.
     """
-    rows = documents()
-    folder = task.data or RESULTS
-    if task.data is not None and not folder.is_dir():
-        raise DataError(f"--data {folder}: there is no such folder; name that of kept results, such as results")
-    own = [*from_studies(folder), *from_tables(folder / "protocols")]
-    thesis = "\n".join(["What the thesis says of its own tables, in points of MAP@R:", "", *claims()])
-    return Findings(
-        title="Improvements in MAP@R",
-        text=paragraphs(told(own), thesis, made(own)),
-        rows=[*(row for row in rows if row["dim"] == 512), *own],
-        figure=draw(rows, own),
-        settings={"results": str(folder), "small": task.small},
-        details={"all rows": [*rows, *own]},
-    )
+    rows: list[dict[str, Any]] = []
+    totals = {(PUBLISHED, ""): Counter[str](), **{(PUBLISHED, size): Counter[str]() for size in FOLDERS.values()},
+              (NEW, ""): Counter[str]()}  # fmt: skip
+    for file, size, content in recorded(folder, names):
+        for source, counts in _by_source(content).items():
+            rows.append(_row(file, size, source, counts))
+            for key in ((PUBLISHED, ""), (PUBLISHED, size)) if source.startswith("[") else ((NEW, ""),):
+                totals[key] += counts
+    return [*(_row(name, size, "", counts) for (name, size), counts in totals.items() if counts), *rows]
 
 
-def is_part(row: Row) -> bool:
-    """Whether a comparison waits for more runs."""
-    return "part of its runs" in row
+def _by_source(content: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    """Return the number of verdicts by source: of claims, and of comparisons that have a verdict in the table."""
+    found: dict[str, Counter[str]] = {}
+    rows = [row for row in content.get("rows", ()) if row.get("verdict")]
+    for one in [*content.get("claims", ()), *rows]:
+        found.setdefault(one["source"], Counter())[one["verdict"]] += 1
+    return found
 
 
-def told(own: Sequence[Row]) -> str:
-    """Say how our own results stand beside the documents' direction, and whether that can be told from chance."""
-    lines = ["Of our own results, whether what is added improves:", ""]
-    for added in ("CCP", "GSP"):
-        rows = [row for row in own if row["added"] == added]
+def _row(result: str, size: str, source: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    return {"result": result, "size": size, "source": source, "claims": sum(counts.values()),
+            **{str(verdict): counts.get(verdict, 0) for verdict in Verdict}}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Study):
+    """Counts from result files; nothing is measured."""
+
+    def measure(self, request: StudyRequest) -> Measurement:
+        """Read the results.
+
+        Raises:
+            DataError: If the folder has no results.
+        """
+        from winnow.studies import STUDIES  # of which this study is one
+
+        folder = request.data or RESULTS
+        rows = count_verdicts(folder, [name for name in STUDIES if name != self.name])
         if not rows:
-            lines.append(f"- {added}: no comparison is at hand; cannot be told.")
-            continue
-        known = [row for row in rows if "points in doubt" in row]
-        sure = [row for row in known if abs(row["points"]) > row["points in doubt"]]
-        ahead, behind = (sum(sign * row["points"] > 0 for row in sure) for sign in (1, -1))
-        outcome = (
-            "cannot be told" if not sure
-            else "does not agree" if behind >= ahead
-            else "agrees" if ahead == len(known) else f"agrees in {ahead} of {len(known)} alone"
-        )  # fmt: skip
-        lines.append(
-            f"- {added}: better in {sum(row['points'] > 0 for row in rows)} of {len(rows)}. Of the {len(known)} that "
-            f"were made more than once, by more than chance: {ahead} better, {behind} worse; {outcome}."
-        )
-    return "\n".join(lines)
+            raise DataError(f"{folder}: no results of studies found. Pass the folder that contains them.")
+        return Measurement(rows=rows, settings={"results": str(folder)})
 
-
-def made(own: Sequence[Row]) -> str:
-    """Say what is compared with what."""
-    if not own:
-        return "None of our results with and without a method is at hand here; --data names the folder they are in."
-    return (
-        f"The documents' GSP is what we call {THEIR_GSP}: Table 5.1 repeats the row of Table 5.3 with both. Ours count "
-        "by the settings of their runs: with the documents' CCP or GSP, beside runs of the same seeds that differ in "
-        "nothing else but how often is validated; what several studies tell of counts once, and what waits for more "
-        "runs counts with those it has (pale). Chance is what seeds deviate by, in protocols the interval of the "
-        "difference. Backbones are others than the documents', and studies have one fold, so that directions compare, "
-        "not sizes. Of the thesis the table has embeddings of 512 numbers; claims are checked with those of 128 too."
-    )
+    def figures(self, measured: Measurement) -> Mapping[str, Figure]:
+        """Draw the verdicts of each result as a stacked bar."""
+        return {"": _draw(measured.rows)}
 
 
 @styled
-def draw(rows: Sequence[Row], own: Sequence[Row]) -> Figure:
-    """Draw the relative improvements of 512-D embeddings, set by set, and ours below."""
-    figure = new_figure(7.4, 4.6 + (0.7 + 0.2 * len(own) if own else 0))
-    parts = figure.subfigures(
-        2 if own else 1, 1, squeeze=False, height_ratios=(4.6, 0.7 + 0.2 * len(own)) if own else None
-    )
-    for place, added in enumerate(("CCP", "GSP")):
-        axes = parts[0, 0].add_subplot(2, 1, place + 1)
-        chosen = [row for row in rows if row["added"] == added and row["dim"] == 512]
-        methods = list(dict.fromkeys(str(row["method"]) for row in chosen))
-        colours = method_colors(methods)
-        width = 0.8 / max(len(methods), 1)
-        for row in chosen:
-            number = methods.index(str(row["method"]))
-            where = list(SETS.values()).index(str(row["set"])) + (number - (len(methods) - 1) / 2) * width
-            axes.bar(where, row["relative, %"], 0.9 * width, color=colours[str(row["method"])])
-        handles = [axes.bar(0, 0, color=colour) for colour in colours.values()]
-        axes.legend(handles, [name.upper() for name in methods], fontsize=7.5, ncols=len(methods), loc="upper right")
-        axes.set_xticks(range(len(SETS)), list(SETS.values()))
-        axes.axhline(0, color=INK, linewidth=0.8)
-        axes.margins(y=0.2)
-        axes.set_title(f"+ {added}, thesis: MAP@R of 512-D embeddings, relative %")
-    if own:
-        _draw_ours(parts[1, 0], own)
+def _draw(rows: Sequence[Row]) -> Figure:
+    totals, results = ([row for row in rows if bool(row["source"]) is has_source] for has_source in (False, True))
+    figure = new_figure(7.2, 1.6 + 0.18 * len(rows))
+    upper, lower = figure.subplots(2, 1, height_ratios=(len(totals) + 0.5, len(results)))
+    _draw_bars(upper, totals, [", ".join(filter(None, (row["result"], row["size"]))) for row in totals])
+    _draw_bars(lower, results, [f"{row['result']}: {row['source']}" for row in results])
+    lower.set_xlabel("claims")
+    handles = [upper.barh(0, 0, color=color)[0] for color in COLOR.values()]
+    figure.legend(handles, list(COLOR), loc="outside upper center", ncols=len(COLOR), fontsize=8)
     return figure
 
 
-def _draw_ours(part: Any, own: Sequence[Mapping[str, Any]]) -> None:
-    axes = part.subplots()
-    colour = method_colors("12")["2"]
-    for place, row in enumerate(own):
-        axes.barh(place, row["points"], xerr=row.get("points in doubt"), color=colour, height=0.7,
-                  alpha=0.35 if is_part(row) else 1.0, error_kw={"ecolor": INK, "elinewidth": 0.8})  # fmt: skip
-    names = [f"{str(row['method']).upper()} + {row['added']} ({row['source'].removeprefix('ours, ')})" for row in own]
-    axes.set_yticks(range(len(own)), names)
-    axes.tick_params(axis="y", labelsize=7)
-    axes.invert_yaxis()
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.grid(axis="x", visible=True)
+def _draw_bars(axes: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ends = [0] * len(rows)
+    for verdict, color in COLOR.items():
+        counts = [row[str(verdict)] for row in rows]
+        axes.barh(range(len(rows)), counts, left=ends, color=color, height=0.7)
+        ends = [a + b for a, b in zip(ends, counts, strict=True)]
+    for position, end in enumerate(ends):
+        axes.text(end, position, f" {end}", va="center", fontsize=7, color=INK)
+    axes.set_yticks(range(len(rows)), names, fontsize=7)
+    axes.set_ylim(len(rows) - 0.4, -0.6)  # from the top down
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("whiskers: chance, where known; pale: runs are missing")
-    axes.set_title("ours: points of MAP@R")
+    axes.grid(axis="x", visible=True)
+
+
+_SETTING = (
+    "Verdicts of the recorded results of all studies, by the source of the claims. A claim counts once for each size "
+    "at which it was checked."
+)
+SUMMARY = Summary(
+    name="summary", title="Verdicts of all claims", measures="verdicts of all claims", source="", group="Other",
+    scales=scales(
+        Scale("quick", needs=DataNeed("recorded results"), cost="seconds", setting=_SETTING),
+        Scale("full", needs=DataNeed("recorded results"), cost="seconds", setting=_SETTING),
+    ),
+)  # fmt: skip
