@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from winnow.files import write_text
+from winnow.integrity import write_checked_text
 from winnow.protocols.ensembles import HEADLINE
 from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, ProtocolTable, PublishedNumber, RunRecord
@@ -94,7 +94,7 @@ def write_table(table: ProtocolTable, folder: Path) -> list[Path]:
         TABLE_FILE: table.to_json(),
     }  # fmt: skip
     for name, text in texts.items():
-        write_text(folder / name, text)
+        write_checked_text(folder / name, text)
     return [folder / name for name in texts]
 
 
