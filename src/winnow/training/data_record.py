@@ -163,7 +163,9 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
         try:
             path = root.path(int(rows[index]))
             state = os.stat(path)
-            return ImageState(split, class_name, state.st_size, state.st_mtime_ns, _digest(path, state.st_size, compare))
+            return ImageState(
+                split, class_name, state.st_size, state.st_mtime_ns, _digest(path, state.st_size, compare)
+            )
         except OSError:
             return ImageState(split, class_name, 0, 0, "missing")
 

@@ -21,6 +21,7 @@ from winnow.errors import ConfigError, ModelError, add_component_hint
 from winnow.files import lock, make_folder
 from winnow.integrity import check_file, forget_checksum, write_checked, write_checked_text
 from winnow.training.config import RunConfig, first_difference, make_config
+from winnow.training.data_record import DataRecord
 from winnow.training.overrides import read_yaml
 from winnow.training.results import RunResult, ValidationEntry
 
@@ -31,6 +32,7 @@ class RunDir:
     """Paths and files of one run.
 
     - `config.yaml`: the resolved config; `plan.yaml` of a sweep is in the folder above
+    - `data.csv.gz`: the images of every split, which a resumed run must find again
     - `log.jsonl`: one line for each validation
     - `checkpoint.pt`: all state that resuming needs
     - `best.pt`: weights of the best validation
@@ -46,6 +48,7 @@ class RunDir:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
+        self.data_file = self.path / "data.csv.gz"
         self.log_file = self.path / "log.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.best_file = self.path / "best.pt"
@@ -71,8 +74,9 @@ class RunDir:
 
     def discard(self) -> None:
         """Remove a run that was created and could not start, so the folder can be used again."""
-        forget_checksum(self.config_file)
-        self.config_file.unlink(missing_ok=True)
+        for file in (self.config_file, self.data_file):
+            forget_checksum(file)
+            file.unlink(missing_ok=True)
         with suppress(OSError):  # the folder may contain other files
             self.path.rmdir()
 
@@ -119,6 +123,28 @@ class RunDir:
                 f"{self.path}: the run was started with another {key}. Resume it with its own config, or remove it "
                 "and train again."
             )
+
+    def write_data(self, record: DataRecord) -> str:
+        """Write the images of the run; return the digest of the record."""
+        write_checked(self.data_file, record.write, adopt=self._checked)
+        return record.digest()
+
+    def check_data(self, now: DataRecord) -> str:
+        """Compare the images of the run with the present ones.
+
+        Returns:
+            Digest of the record; "" if there is none, as in version 0.1.0.
+
+        Raises:
+            DataError: If images were removed, added, replaced, or moved to another class or split.
+            ModelError: If the record is damaged.
+        """
+        if not self.data_file.is_file():
+            return ""
+        check_file(self.data_file)
+        record = DataRecord.read(self.data_file)
+        record.check(now, str(self.path))
+        return record.digest()
 
     def read_result(self) -> RunResult | None:
         """Return the result; None if the run is not finished.
