@@ -102,6 +102,7 @@ def main() -> None:
     install(extras)
     if sys.argv[1] in ("test", "docs"):
         os.chdir(ROOT)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # tests start many processes, which would each compile winnow
     for command in commands[:-1]:
         started = time.perf_counter()
         print("$", " ".join(command), flush=True)

@@ -2,8 +2,8 @@
 
 `python scripts/center_weights.py FOLDER [120] [800]`
 
-Trains 15 runs of 120 steps, a few minutes on one core, and 34 of 800, a quarter of an hour, or those of one length
-alone. Finished runs in FOLDER are not trained again. Writes results/center_weights.md, .csv, and .json, whose rows are
+Trains 15 runs of 120 steps, a few minutes on one core, and 34 of 800, a quarter of an hour, or only the runs of one
+length. Finished runs in FOLDER are not trained again. Writes results/center_weights.md, .csv, and .json, whose rows are
 on the page on regularizers.
 """
 

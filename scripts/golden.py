@@ -33,7 +33,7 @@ def origin() -> dict[str, object]:
     commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     dirty = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=True).stdout
     if dirty:
-        raise SystemExit("src has changes that are not committed: commit them, so that the records name their code")
+        raise SystemExit("src has changes that are not committed: Commit them, because the records name their commit")
     return {
         "command": "python scripts/golden.py", "commit": commit, "winnow": winnow.__version__,
         "python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__,

@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.browser import CHROMIUM
 
+gc.disable()  # until all tests are imported
 torch.set_num_threads(1)
 
 MakeFolder = Callable[..., Path]
@@ -42,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Exempt imported modules from garbage collection, which takes a tenth of the time otherwise."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

@@ -225,7 +225,7 @@
     draw();
   }
 
-  /** Paint weights, interpolated between locations, so that colors stay on the scale. */
+  /** Paint weights, interpolated between locations, so colors stay on the scale. */
   function paint(canvas, values, { rows, columns }) {
     const pixels = new ImageData(canvas.width, canvas.height);
     const at = (r, c) => values[Math.min(Math.max(r, 0), rows - 1) * columns + Math.min(Math.max(c, 0), columns - 1)];

@@ -97,7 +97,7 @@ def _chart(result: dict[str, Any]) -> str:
 
 
 def _table(result: dict[str, Any]) -> str:
-    """Return all measurements, without those of single kernels, as Markdown."""
+    """Return all measurements except single kernels, as Markdown."""
     from benchmarks.record import format_bytes, format_seconds
     from winnow.report.tables import Column, columns_of, to_markdown
 

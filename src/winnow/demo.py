@@ -201,7 +201,7 @@ def _results(comparison: Comparison, pretrained: Mapping[str, float]) -> dict[st
 
 
 def select_evenly(count: int, wanted: int) -> list[int]:
-    """Return at most `wanted` indices at even distances in a range, so that no example is picked by hand."""
+    """Return at most `wanted` indices at even distances in a range, so no example is picked by hand."""
     wanted = min(count, wanted)
     return [int((i + 0.5) * count / wanted) for i in range(wanted)]
 
@@ -256,7 +256,7 @@ def find_prototypes(images: ImageSet, inputs: Inputs, embedder: Embedder) -> lis
         local = embedder.head.projection(maps.flatten(2).mT)
         attributes += pooling(local, return_details=True).attributes.sum(dim=0)
         distance = pairwise_distance(clip_norm(local), clip_norm(pooling.prototypes))  # (B, n, m)
-        found = distance.min(dim=1)  # one location per image, so that patches differ
+        found = distance.min(dim=1)  # one location per image, so patches differ
         nearest.append(found.values)
         locations.append(found.indices)
     distances, places = torch.cat(nearest), torch.cat(locations)  # (images, m)

@@ -59,7 +59,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def lock(file: Path, work: str) -> Iterator[None]:
-    """Hold a lock so that other processes do not do the same work at the same time.
+    """Hold a lock, so no other process does the same work at the same time.
 
     The operating system releases the lock of a killed process.
 

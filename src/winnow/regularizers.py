@@ -30,7 +30,7 @@ Measure = Literal["cosine", "distance"]
 Toward = Literal["nearest", "farthest"]
 
 MIN_DISTANCE = 1e-4
-"""Lower bound of distances and rescaled similarities, so that their powers are finite for coinciding centers."""
+"""Lower bound of distances and rescaled similarities, so their powers are finite for coinciding centers."""
 
 
 class CenterRegularizer(nn.Module):

@@ -24,7 +24,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def fork_rng() -> Iterator[None]:
-    """Restore the global generators at the end, so that a run does not change the caller's random numbers."""
+    """Restore the global generators at the end, so a run does not change the caller's random numbers."""
     python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -343,31 +344,19 @@ def study_runs(name: str, small: bool, folder: Path) -> list[tuple[str, tuple[in
     """Return name, seeds, folder of the first run and config of every variant of a study; None for no grid."""
     studies = find("winnow.studies:STUDIES")
     study = studies.get(RENAMED_STUDIES.get(name, name)) or studies.get(name)
-    if hasattr(study, "variants"):
-        scale = study.scales["quick" if small else "full"]
-        request = find("winnow.studies:StudyRequest")(scale, runs=folder, train=False)
-        plan = find("winnow.studies.runner:plan_grid")(study, request)
-        first = [(variant, run) for variant, seed, run in plan if seed == scale.seeds[0]]
-        return [(variant.name, scale.seeds, run_path(run).name, run.config) for variant, run in first]
-    module = find(f"winnow.studies.{name.replace('-', '_')}")
-    comparison = getattr(module, "comparison", None)
-    if comparison is None:
+    if not hasattr(study, "variants"):
         return None
-    task = find("winnow.studies:Task")(small, runs=folder)
-    first, *others = inspect.signature(comparison).parameters
-    if first == "size":
-        size = module.SMALL if small else module.FULL
-        compared = comparison(size, Path("runs"), None) if others else comparison(size)
-    elif others:
-        compared = comparison(task, module.starts(task))
-    else:
-        compared = comparison(small if first == "small" else task)
-    compared = compared[0] if isinstance(compared, tuple) else compared
-    runs = []
-    for method in compared.methods:
-        run = compared.plan(method, compared.seeds[0], task)
-        runs.append((method.name, tuple(compared.seeds), run_path(run).name, run.config))
-    return runs
+    # 0.1.0 planned the one run of `average-pooling` at both sizes, and trained it at the full one.
+    scale = study.scales["quick" if small and name != "average-pooling" else "full"]
+    if name == "collage":  # recorded with weights below `runs`, without the folder of the images
+        folder = Path("runs")
+        nothing = find("winnow.training.overrides:Overrides")()
+        scale = replace(scale, needs=replace(scale.needs, prepare=lambda request: nothing))
+    request = find("winnow.studies:StudyRequest")(scale, runs=folder, train=False)
+    study = study.located(request) if hasattr(study, "located") else study
+    plan = find("winnow.studies.runner:plan_grid")(study, request)
+    first = [(variant, run) for variant, seed, run in plan if seed == scale.seeds[0]]
+    return [(variant.name, scale.seeds, run_path(run).name, run.config) for variant, run in first]
 
 
 def study_names() -> list[str]:

@@ -81,6 +81,41 @@ def test_concatenated_embeddings_are_unit_vectors_with_equal_weights() -> None:
     torch.testing.assert_close(together[:, :3].norm(dim=1), torch.full((5,), 0.5**0.5))
 
 
+def nearest_is_right(members: list[RunDir]) -> float:
+    """P@1 of the concatenated embeddings, in float64 and by all distances."""
+    together = unit(torch.cat([unit(run.read_embeddings()[0].double()) for run in members], dim=1))
+    labels = members[0].read_embeddings()[1]
+    distances = torch.cdist(together, together).fill_diagonal_(torch.inf)
+    return float((labels[distances.argmin(dim=1)] == labels).double().mean())
+
+
+def test_numbers_equal_loops_over_the_ensembles(tmp_path: Path) -> None:
+    request = make_request("fair", tmp_path, "c2", "ms")
+    runs = [run for run in request.plan() if run.run < 3]
+    for run in runs:
+        finish(run, 0.2 + 0.01 * run.run + 0.003 * run.fold * (1 + (run.method == "ms")))
+    table = make_table(request, runs)
+    choices = list(itertools.product((1, 2), repeat=4))
+    concatenated: dict[str, list[float]] = {}
+    for row in table.rows:
+        of = {(run.fold, run.run): run for run in runs if run.method == row.method}
+        results = {key: run.result() for key, run in of.items()}
+        alone = [
+            100 * np.mean([result.metrics["test"]["P@1"] for key in enumerate(chosen, 1) if (result := results[key])])
+            for chosen in choices
+        ]
+        concatenated[row.method] = [
+            100 * nearest_is_right([of[key].planned.run_dir for key in enumerate(chosen, 1)]) for chosen in choices
+        ]
+        for dim, values in ((4, alone), (16, concatenated[row.method])):
+            cell = row.find(dim, "P@1")
+            assert cell is not None
+            assert (cell.value, cell.estimate.std) == pytest.approx((np.mean(values), np.std(values)))
+    pair = next(pair for pair in table.pairs if (pair.dim, pair.metric) == (16, "P@1"))
+    assert (pair.method, pair.against, pair.models) == ("ms", "c2", 8)
+    assert pair.difference.mean == pytest.approx(np.mean(concatenated["ms"]) - np.mean(concatenated["c2"]))
+
+
 def test_a_run_of_other_images_is_named_and_its_method_excluded(tmp_path: Path) -> None:
     request = make_request("fair", tmp_path, "c2", "ms", "c1")
     runs = run_all(request, {("ms", 2, 3)})

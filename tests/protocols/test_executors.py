@@ -60,6 +60,7 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
         made.shutdown()
 
 
+@pytest.mark.slow
 def test_a_cluster_with_a_lost_worker_makes_the_same_table(cluster: Path, make_folder: MakeFolder) -> None:
     photos = make_folder(classes=8, images=3, size=16)
     request = make_request(photos, cluster / "ray", "c2", protocol="conventional")

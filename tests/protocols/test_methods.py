@@ -28,6 +28,7 @@ from winnow.protocols import (
     losses,
 )
 from winnow.protocols.methods import base_of, is_method, paired_methods, present_name
+from winnow.registry import RENAMED_KEYS
 from winnow.training import RunConfig, make_config
 from winnow.training.objective import check_components, check_objective
 from winnow.training.overrides import Overrides
@@ -193,6 +194,7 @@ def test_names_of_version_0_1_0_count_as_the_present_ones() -> None:
                      ("proxy_anchor+gsp,pooling.eps=20", "pa+gsp-zsr,pooling.eps=20"), ("c2+gem", "c2+gemean"),
                      ("contrastive+gsp-zsr", "c2+gsp-zsr")):  # fmt: skip
         assert str(MethodSpec.parse(old)) == present_name(old) == new
+    assert RENAMED_KEYS["method +gsp"] == "+gsp-zsr"  # the command line prints a notice
     assert present_name("GSP + ZSR") == "GSP + ZSR"  # a variant of a study
     method = MethodSpec.parse("pa+gsp,pooling.eps=20")
     assert set(method.earlier_folders) == {

@@ -30,8 +30,17 @@ from winnow.protocols import (
     write_table,
 )
 from winnow.protocols.ensembles import HEADLINE
-from winnow.protocols.render import render_csv, render_latex, render_markdown, render_paired_csv
+from winnow.protocols.render import (
+    claimed_difference,
+    render_csv,
+    render_latex,
+    render_markdown,
+    render_paired_csv,
+    verdicts,
+)
+from winnow.protocols.statistics import bootstrap_estimate, clip_interval, mean_of_members
 from winnow.protocols.table import published_number
+from winnow.report.claims import Estimate
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -52,7 +61,7 @@ def markdown_rows(page: str, first: str) -> list[dict[str, str]]:
     start = next(index for index, line in enumerate(lines) if line.startswith(f"| method | {first} |"))
     names: list[str] = []
     for name in split_row(lines[start]):
-        names.append(f"{names[-1]} paper" if name == "paper" else name)
+        names.append(f"{names[-1]} paper" if name == "paper" and "-D " in names[-1] else name)
     rows = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
@@ -262,6 +271,80 @@ def test_a_folder_has_no_columns_of_a_paper(make_folder: MakeFolder, tmp_path: P
     table = make_table(request, runs)
     for text in (render_markdown(table), render_csv(table), render_latex(table)):
         assert "paper" not in text.lower()
+
+
+def test_verdicts_are_those_of_the_rule() -> None:
+    """Fine-tuned CUB: the intervals contain 0, and some exclude the published difference."""
+    page = (ROOT / "results" / "protocols" / "fair-cub200-resnet50.md").read_text(encoding="utf-8")
+    found = markdown_rows(page, "against")
+    assert len(found) == 12
+    for row in found:
+        mean, low, high = map(float, shown_numbers(row["difference [95% interval]"]))
+        assert low < mean < high
+        if row["paper"] == "–":
+            assert row["sign"] == row["size"] == "–"
+            continue
+        claimed = float(row["paper"])
+        assert claimed > 0
+        sign = "Reproduced" if low > 0 else "Not reproduced" if high < 0 else "Within seed noise"
+        size = "Not reproduced" if high < claimed else "Reproduced" if low > 0 else "Within seed noise"
+        assert (row["sign"], row["size"]) == (sign, size)
+    assert {row["size"] for row in found} == {"–", "Not reproduced", "Within seed noise"}
+
+
+def test_a_published_loss_is_a_claim_too(tmp_path: Path) -> None:
+    """In the fair protocol on In-shop the paper has PNCA + GSP below PNCA by 0.04 points of MAP@R."""
+    request = make_request("fair", tmp_path, "pnca", "pnca+gsp-zsr", dataset="inshop", overrides=[])
+    runs = request.plan()
+    for run in runs:
+        finish(run, 0.4 - (0.02 + 0.002 * run.run) * (run.method == "pnca+gsp-zsr"), dim=128)
+    table = make_table(request, runs)
+    pair = next(pair for pair in table.pairs if (pair.dim, pair.metric) == (128, "MAP@R"))
+    claimed = claimed_difference(table, pair)
+    assert claimed == pytest.approx(-0.04)
+    assert pair.difference.high is not None
+    assert pair.difference.high < 0
+    assert verdicts(table, pair, -0.04) == {"sign": "Reproduced", "size": "Reproduced"}
+    assert verdicts(table, pair, -4.0) == {"sign": "Reproduced", "size": "Not reproduced"}
+    assert verdicts(table, pair, 0.04) == {"sign": "Not reproduced", "size": "Not reproduced"}
+    fewer = table.model_copy(update={"rows": tuple(r.model_copy(update={"finished": 11}) for r in table.rows)})
+    assert verdicts(fewer, pair, -0.04) == {"sign": "Incomplete", "size": "Incomplete"}
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_published_numbers_are_recomputed_from_the_runs(file: Path) -> None:
+    """Means, deviations, and intervals of single models follow from the metrics of the recorded runs."""
+    table = read_table(file)
+    protocol = table.protocol
+
+    def values(method: str, metric: str, numbers: set[tuple[int, int]] | None = None) -> Any:
+        found: list[list[float]] = [[] for _ in range(protocol.folds)]
+        for run in sorted((run for run in table.runs if run.method == method), key=lambda run: run.run or 0):
+            assert run.fold is not None
+            assert run.run is not None
+            if numbers is None or (run.fold, run.run) in numbers:
+                found[run.fold - 1].append(100 * run.metrics[protocol.split][metric])
+        return mean_of_members(found)
+
+    def check(estimate: Estimate, wanted: Estimate) -> None:
+        pairs = zip((estimate.mean, estimate.std, estimate.low, estimate.high),
+                    (wanted.mean, wanted.std, wanted.low, wanted.high), strict=True)  # fmt: skip
+        for one, other in pairs:
+            assert (one is None) == (other is None)
+            assert one == pytest.approx(other, abs=1e-9)
+
+    for row in table.rows:
+        for cell in (cell for cell in row.cells if cell.dim == protocol.dim):
+            single = values(row.method, cell.metric)
+            check(cell.estimate, clip_interval(bootstrap_estimate(single), 0, 100))
+            best = single.flat[values(row.method, "P@1").argmax()]
+            assert cell.value == pytest.approx(best if protocol.report == "best" else single.mean())
+    for pair in (pair for pair in table.pairs if pair.dim == protocol.dim):
+        names = (pair.method, pair.against)
+        both = set.intersection(*({(r.fold or 0, r.run or 0) for r in table.runs if r.method == n} for n in names))
+        ours, theirs = (values(name, pair.metric, both) for name in names)
+        check(pair.difference, bootstrap_estimate(ours - theirs))
+        assert pair.models == len(both)
 
 
 def test_published_numbers() -> None:

@@ -54,7 +54,7 @@ def test_rows_are_averaged_over_seeds_that_all_have_them() -> None:
 
 
 def rows_of(plain: tuple[float, float, float], *problems: tuple[float, float, float], seed: int = 0) -> list[Row]:
-    """Return rows with MAP@R, radius, and distance of C2 and of each problem; MAP@R is that of validation as well."""
+    """Return rows with MAP@R, radius, and distance of C2 and of each problem; validation MAP@R is the same."""
     each = [(PLAIN, None, plain), *((MANY, number, one) for number, one in enumerate(problems, 1))]
     return [{"method": method, "seed": seed, "problem": number, "validation MAP@R": reached, "MAP@R": reached,
              RADIUS: radius, APART: apart} for method, number, (reached, radius, apart) in each]  # fmt: skip
@@ -142,7 +142,7 @@ def test_every_problem_of_a_run_is_measured(
     assert [row["problem"] for row in problems] == list(range(1, len(problems) + 1))
     assert len(problems) > 2
     assert sum(row["steps"] for row in problems) == plain["steps"] == 10
-    # The best weights of an ordinary run are those of the problem with the best validation.
+    # An ordinary run stops at the same weights: the problem with the best validation has them.
     config = next(run.config for variant, _, run in plan_grid(study, request) if variant.name == MANY)
     result = train(config, RunDir(tmp_path / "alone")).to_dict()
     best = max(problems, key=lambda row: row["validation MAP@R"])

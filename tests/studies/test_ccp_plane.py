@@ -147,7 +147,7 @@ def test_runs_with_samples_and_proxies_are_stored(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("proxies", "verdicts"), [(97.4, "RR"), (90.0, "RN"), (99.0, "NR")])
-def test_samples_are_ahead_by_less_than_published(proxies: float, verdicts: str) -> None:
+def test_samples_improve_on_proxies_by_less_than_published(proxies: float, verdicts: str) -> None:
     scale = CCP_SAMPLES.scales.full
     by_seed = {
         seed: [{"method": "samples", "test MAP@R": 98 + 0.02 * seed}, {"method": "proxies", "test MAP@R": proxies}]

@@ -152,7 +152,7 @@ def test_study_predicts_with_every_trained_model(
             "train.max_steps=4"]  # fmt: skip
     monkeypatch.setattr(zero_shot, "SPLITS", 50)
     monkeypatch.setattr(zero_shot, "SHOWN", 2)
-    # The best weights are those of the last step, which have prototypes whatever the validation says.
+    # The last step counts as the best: its weights have prototypes whatever the validation says.
     monkeypatch.setattr("winnow.training.early_stopping.MIN_DELTA", -2.0)
     scale = replace(ZERO_SHOT.scales["quick"], base=Overrides.parse(*args))
     request = StudyRequest(scale, tmp_path / "runs")

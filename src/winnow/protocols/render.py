@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from winnow.integrity import write_checked_text
 from winnow.protocols.ensembles import HEADLINE
 from winnow.protocols.spec import BACKBONES
-from winnow.protocols.table import TABLE_FILE, Cell, ProtocolTable, PublishedNumber, RunRecord
-from winnow.report.claims import LEVEL, Estimate, format_interval, format_points
+from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
+from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
 from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
 
 Number = tuple[int, str]
@@ -28,20 +29,7 @@ def render_markdown(table: ProtocolTable) -> str:
         blocks.append(f"{_count_missing(table)} Train the rest with:\n\n```console\n$ {table.missing[0]}\n```")
     pairs = [pair for pair in table.pairs if pair.metric in HEADLINE]
     if pairs:
-        about = ["Difference in points over the same folds and seeds; n counts the models of each method."]
-        if any(pair.difference.low is not None for pair in pairs):
-            about.append("Bold: the interval excludes 0.")
-        shown: list[Row] = [
-            {
-                "method": pair.method, "against": pair.against, "metric": _heading((pair.dim, pair.metric)),
-                "difference": _difference(pair.difference), "n": pair.models,
-            }
-            for pair in pairs
-        ]  # fmt: skip
-        left = [Column(name, align="left") for name in ("method", "against", "metric")]
-        interval = f"difference [{LEVEL:.0%} interval]"
-        found = to_markdown(shown, [*left, Column("difference", interval), Column("n")])
-        blocks += ["## Paired differences", " ".join(about), found]
+        blocks += ["## Paired differences", *_paired_table(table, pairs)]
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
@@ -150,6 +138,58 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
                 shown[f"{_heading(number)} paper"] = _paper(cell.published)
         rows.append(shown)
     return columns, rows
+
+
+def _paired_table(table: ProtocolTable, pairs: Sequence[PairedDifference]) -> tuple[str, str]:
+    """Return what the paired differences are, and the table, with verdicts where the paper has both methods."""
+    about = ["Difference in points over the same folds and seeds; n counts the models of each method."]
+    if any(pair.difference.low is not None for pair in pairs):
+        about.append("Bold: the interval excludes 0.")
+    columns = [Column(name, align="left") for name in ("method", "against", "metric")]
+    columns += [Column("difference", f"difference [{LEVEL:.0%} interval]"), Column("n")]
+    claims = [claimed_difference(table, pair) for pair in pairs]
+    if any(claim is not None for claim in claims):
+        columns += [Column("paper"), Column("sign", align="left")]
+        columns += [] if table.protocol.report == "best" else [Column("size", align="left")]
+        about.append("Sign and size: verdicts on the paper's difference.")
+    rows: list[Row] = [
+        {
+            "method": pair.method, "against": pair.against, "metric": _heading((pair.dim, pair.metric)),
+            "difference": _difference(pair.difference), "n": pair.models,
+            "paper": None if claim is None else Styled(claim, format_points(claim)),
+            **({} if claim is None else verdicts(table, pair, claim)),
+        }
+        for pair, claim in zip(pairs, claims, strict=True)
+    ]  # fmt: skip
+    return " ".join(about), to_markdown(rows, columns)
+
+
+def claimed_difference(table: ProtocolTable, pair: PairedDifference) -> float | None:
+    """Return the difference of the published numbers of two methods; None without both, or of two backbones."""
+    rows = {row.method: row for row in table.rows}
+    ours, theirs = (rows[name].find(pair.dim, pair.metric) for name in (pair.method, pair.against))
+    if ours is None or theirs is None or ours.published is None or theirs.published is None:
+        return None
+    if ours.published.backbone != theirs.published.backbone:
+        return None
+    return ours.published.value - theirs.published.value
+
+
+def verdicts(table: ProtocolTable, pair: PairedDifference, claimed: float) -> dict[str, str]:
+    """Return the verdicts on the sign and on the size of a published difference.
+
+    The size is shown for means only: in the conventional protocol the published numbers are the best of several runs.
+    """
+    rows = {row.method: row for row in table.rows}
+    complete = all(rows[name].finished == rows[name].planned for name in (pair.method, pair.against))
+    difference = pair.difference if claimed >= 0 else _negative(pair.difference)
+    size = verdict(difference, size=abs(claimed), complete=complete)
+    return {"sign": str(verdict(difference, complete=complete)), "size": str(size)}
+
+
+def _negative(estimate: Estimate) -> Estimate:
+    low, high = (None if bound is None else -bound for bound in (estimate.high, estimate.low))
+    return replace(estimate, mean=-estimate.mean, low=low, high=high)
 
 
 def _shown_numbers(table: ProtocolTable) -> list[Number]:

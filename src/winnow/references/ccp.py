@@ -95,7 +95,7 @@ class ChanceConstrainedProxies(ProxyReferences):
         self.start_from, self.normalize_proxies = start_from, normalize_proxies
 
     def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
-        """Return a warning if classes have no more images than proxies, so that nothing is selected."""
+        """Return a warning if classes have no more images than proxies, which leaves no selection."""
         few = sum(size <= self.proxies_per_class for size in sizes)
         if not few:
             return []

@@ -125,7 +125,7 @@ class CrossBatchMemory(References):
     def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
         """Return a warning if training ends before the memory takes effect.
 
-        A caller that shows these warnings needs no second one at the first batch, so that one is not given.
+        Callers show these warnings, so the same warning at the first batch is suppressed.
         """
         self._start_reported = True
         if steps > self.start_after:

@@ -51,7 +51,7 @@ def exact(value: float) -> Estimate:
 
 
 def student_quantile(freedom: float, level: float = LEVEL) -> float:
-    """Return t so that Student's distribution has this probability between -t and t."""
+    """Return t such that Student's distribution has this probability between -t and t."""
     from scipy.stats import t
 
     return float(t.ppf((1 + level) / 2, freedom))

@@ -108,7 +108,7 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
     columns = min(3, max(1, len(loss)))
     rows = -(-len(loss) // columns)
     figure = new_figure(_WIDTH, 3.1 + 1.5 * rows)
-    # Subfigures, so that names next to the curves take no room from the losses.
+    # Subfigures, so names next to the curves take no room from the losses.
     parts = figure.subfigures(2 if loss else 1, 1, squeeze=False, height_ratios=(3.1, 1.5 * rows) if loss else None)
     axes = parts[0, 0].subplots()
     axes.set_title("Validation MAP@R (%)")
@@ -334,7 +334,7 @@ def contour_figure(
 def _positions(axes: Axes, side: str, found: Sequence[Any], log: bool) -> npt.NDArray[np.float64]:
     """Return positions of values along an axis, and set up its ticks.
 
-    A logarithmic axis is a linear axis of logarithms, so that contours between trials are straight on it.
+    A logarithmic axis is a linear axis of logarithms, so contours between trials are straight on it.
     """
     if any(isinstance(value, str) for value in found):
         names = sorted(set(map(str, found)))

@@ -66,7 +66,7 @@ def overlay(
 ) -> Image.Image:
     """Return an image under a smooth heat map of its pooling weights.
 
-    The image is nearly gray, so that color shows weight: dark locations are dropped, bright ones are kept.
+    The image is nearly gray, so color shows weight: dark locations are dropped, bright ones are kept.
 
     Args:
         image: Image of any mode.
@@ -90,7 +90,7 @@ def save_explanation(
 ) -> None:
     """Write an image next to its heat maps, with a color bar.
 
-    The maps share one scale that ends at their largest weight (2 to 8 times the mean), so that both gentle and sharp
+    The maps share one scale that ends at their largest weight (2 to 8 times the mean), so both gentle and sharp
     selections are visible.
 
     Args:

@@ -41,7 +41,7 @@ class Batcher(Generic[Item, Result]):
 
     @contextlib.contextmanager
     def announce(self) -> Iterator[None]:
-        """Announce one item while it is being prepared, so that a batch waits for it."""
+        """Announce one item while it is being prepared, so a batch waits for it."""
         self._announced += 1
         try:
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class Timed:
 
 def measure_costs(
     timed: Timed, cases: Mapping[str, tuple[int, str]], device: torch.device, note: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return a row of time and memory for the loss alone and for each case; steps are timed in turns."""
     first = next(iter(cases.values()))[0]
     images = ImageCache(NoiseImages(timed.crop, first), resize=timed.crop, cache="device", device=device)

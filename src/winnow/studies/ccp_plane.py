@@ -94,7 +94,7 @@ class Solution:
 
 
 def solve(config: RunConfig, images: GrayImages) -> tuple[list[Solution], list[dict[str, Any]]]:
-    """Train a run; return the solutions and the records of its problems, or those of the run without problems."""
+    """Train a run; return the solutions and the records of its problems, or of the run if it has none."""
     torch.manual_seed(config.seed)
     embedder = make_embedder(config)
     objective = build_objective(config, embedder, CLASSES)

@@ -57,7 +57,7 @@ DISTILLED = "distilled (GAP)"
 """Upper bound: average pooling of the foreground images alone."""
 
 TRAINING, ALL = "training classes", "all classes"
-"""Classes of CIFAR-100 that the backbone was pretrained to classify: those of the training collages, or all."""
+"""Classes of CIFAR-100 that the backbone was pretrained to classify: the training classes of the collages, or all."""
 
 FIRST = ("GAP", "GSP", GSP_ZSR, DISTILLED, "NetVLAD 64x128", "NetVLAD 8x16", "ZSR alone (mu = 1)", "OTP 8x16", "DeLF",
          "GeMean", "GMP")  # fmt: skip
@@ -120,7 +120,7 @@ def _first(where: str) -> Claim:
         best = max(others, key=scores.__getitem__)
         return Evidence(f"{scores['GSP']:.2f}, best other {best} {scores[best]:.2f}", scores["GSP"] - scores[best])
 
-    return Claim(f"{where}: GSP is ahead of all other poolings{' except NetVLAD' if exempt else ''}", FIGURE, check)
+    return Claim(f"{where}: GSP improves on all other poolings{' except NetVLAD' if exempt else ''}", FIGURE, check)
 
 
 # --- Data and pretrained weights --------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def pretrain_both(request: StudyRequest, recipe: Recipe) -> None:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedCollages:
     """Models, and the collages that they are applied to."""
 
     models: Mapping[str, Path]  # name to folder
@@ -198,7 +198,7 @@ class CollageStudy(GridStudy):
             artifacts={**measured.artifacts, **({"explained": explained} if explained is not None else {})},
         )
 
-    def explained(self, located: CollageStudy, request: StudyRequest, found: Runs) -> Explained | None:
+    def explained(self, located: CollageStudy, request: StudyRequest, found: Runs) -> ExplainedCollages | None:
         """Return the models of the first seed whose weights are drawn; None without models or images."""
         plan = {(variant.name, seed): run for variant, seed, run in plan_grid(located, request)}
         models, config = {}, None
@@ -211,7 +211,7 @@ class CollageStudy(GridStudy):
             return None
         splits = load_splits(config, request.cache)
         assert splits.test is not None, "the dataset has test classes"
-        return Explained(models, splits.train, splits.test)
+        return ExplainedCollages(models, splits.train, splits.test)
 
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
         """Draw the bars of all poolings and, where models exist, their weights over collages."""
@@ -285,7 +285,7 @@ def draw(found: Runs) -> Figure:
 
 
 @styled
-def draw_heat_maps(explained: Explained) -> Figure:
+def draw_heat_maps(explained: ExplainedCollages) -> Figure:
     """Draw the pooling weights of some training and test collages: a row per collage, a column per model."""
     splits = {"train": explained.train, "test": explained.test}
     picked = [(split, images.read(int(index))) for split, images in splits.items()

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
@@ -108,11 +108,11 @@ def cub_copies() -> dict[str, ImageSet]:
 
 def measure_copies(
     compared: Mapping[str, ImageSet], config: Path | str | None, base: Overrides, note: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return a row of retrieval metrics for each copy; the first one is the original, in the same order of images."""
     resolved = resolve_config(load_config(config, base.to_args()))
     backbone, crops = Embedder.create(resolved).backbone, make_crops(resolved)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     original: Tensor | None = None
     for name, images in compared.items():
         note(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -95,14 +95,14 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
-def compare_subsets(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> list[dict[str, Any]]:
+def compare_subsets(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> list[Row]:
     """Return the table: how each kind of subset ranks checkpoints, and the MAP@R that its selection loses."""
 
     def scores(rows: Tensor) -> list[float]:
         return [retrieval_metrics(each[rows], labels[rows])["MAP@R"] for each in embeddings]
 
     whole = scores(torch.arange(len(labels)))
-    rows = []
+    rows: list[Row] = []
     for per_class in PER_CLASS:
         drawn = [subsets(features, labels, per_class, seed) for seed in range(DRAWS)]
         for kind in (CORESET, RANDOM, CLASSES):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from winnow.errors import DataError
 from winnow.report.claims import Verdict, format_points
@@ -39,7 +39,7 @@ def fair_table(number: str) -> Mapping[str, Mapping[Place, float]]:
     return found
 
 
-def published_rows(dim: int = 512) -> list[dict[str, Any]]:
+def published_rows(dim: int = 512) -> list[Row]:
     """Return a row for every published method with an addition whose table has the method without it."""
     return [
         gain_row(PUBLISHED, addition, dataset, size, base, table[base][dataset, size], value)

@@ -61,7 +61,7 @@ def error_column(k: int) -> str:
 # --- Measurement ------------------------------------------------------------------------------------------------------
 
 
-def cost_rows(case: PoolingCase, device: torch.device, steps: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+def cost_rows(case: PoolingCase, device: torch.device, steps: Sequence[int], repeats: int) -> list[Row]:
     """Return time of a forward and backward pass, bytes saved in between, and error of gradients, for every k."""
     problem = make_problem(case, device)
     solvers: dict[tuple[str, int | None], PoolFunction] = {(ROOT, None): scalar_root}
@@ -71,7 +71,7 @@ def cost_rows(case: PoolingCase, device: torch.device, steps: Sequence[int], rep
     works = {key: partial(problem.solve, solver, case.eps) for key, solver in solvers.items()}
     named = {ROOT if k is None else iterated(name, k): work for (name, k), work in works.items()}
     timings = measure_all(named, device=device, repeats=repeats, warmup=2)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for (row, timing), ((_, k), solver) in zip(timings.items(), solvers.items(), strict=True):
         saved = saved_bytes(partial(solver, problem.features, problem.prototypes, MU, case.eps))
         errors = {f"gradient error at eps {eps:g}, %": 100 * gradient_error(problem, solver, eps, exact[eps])
@@ -86,13 +86,13 @@ def gradient_error(problem: PoolingProblem, solver: PoolFunction, eps: float, ex
     return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True))
 
 
-def find_errors(case: PoolingCase, steps: Sequence[int]) -> list[dict[str, Any]]:
+def find_errors(case: PoolingCase, steps: Sequence[int]) -> list[Row]:
     """Return the largest error of a weight after k iterations in float64, in percent of the largest possible weight."""
     problem = make_problem(case, torch.device("cpu"))
     features, prototypes = problem.features.detach().double(), problem.prototypes.detach().double()
     costs = pairwise_distance(clip_norm(features), clip_norm(prototypes)).mT
     n = costs.shape[2]
-    errors = []
+    errors: list[Row] = []
     for eps in EPS:
         for mu in FRACTIONS:
             exact = gsp_weights(costs, mu, eps).weights
@@ -103,7 +103,7 @@ def find_errors(case: PoolingCase, steps: Sequence[int]) -> list[dict[str, Any]]
     return errors
 
 
-def error_rows(errors: Sequence[Row], shown: Sequence[int]) -> list[dict[str, Any]]:
+def error_rows(errors: Sequence[Row], shown: Sequence[int]) -> list[Row]:
     """Return a row for each eps and mu, with the errors after some numbers of iterations, not rounded."""
     rows: dict[str, dict[str, Any]] = {}
     for one in errors:
@@ -114,7 +114,7 @@ def error_rows(errors: Sequence[Row], shown: Sequence[int]) -> list[dict[str, An
     return list(rows.values())
 
 
-def rounded(row: Row) -> dict[str, Any]:
+def rounded(row: Row) -> Row:
     """Return a row with errors of two digits."""
     return {key: float(f"{value:.2g}") if key.startswith("weight error") else value for key, value in row.items()}
 

@@ -15,6 +15,7 @@ from winnow.protocols.methods import ADDITIONS, SHORT_LOSSES, MethodSpec
 from winnow.protocols.spec import DATASETS, FAIR
 from winnow.protocols.table import PairedDifference, ProtocolTable, TableRow, read_table
 from winnow.report.claims import Estimate, estimate, verdict
+from winnow.studies.spec import Row
 from winnow.training.config import make_config
 
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
@@ -32,7 +33,7 @@ Config: TypeAlias = Mapping[str, Any]
 def gain_row(
     numbers: str, addition: str, dataset: str, dim: int | None, method: str, before: float, after: float,
     found: Estimate | None = None, runs: str = "",
-) -> dict[str, Any]:  # fmt: skip
+) -> Row:  # fmt: skip
     """Return a row of the table.
 
     Args:
@@ -62,13 +63,13 @@ def gain_row(
 # --- Recorded studies -------------------------------------------------------------------------------------------------
 
 
-def study_rows(folder: Path) -> list[dict[str, Any]]:
+def study_rows(folder: Path) -> list[Row]:
     """Return the gains of CCP and GSP in recorded studies on the published datasets.
 
     A run counts by its config, regardless of the name of its variant: it has the published CCP or GSP, and the same
     seed as a run that differs in nothing else. Runs that several studies share make one row.
     """
-    rows: dict[tuple[float, ...], dict[str, Any]] = {}
+    rows: dict[tuple[float, ...], Row] = {}
     for within in FOLDERS:
         for file in sorted((folder / within).glob("*.json")):
             name = f"{within}/{file.stem}".lstrip("/")
@@ -81,7 +82,7 @@ def study_rows(folder: Path) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _compared(name: str, content: Any) -> Iterator[tuple[tuple[float, ...], dict[str, Any]]]:
+def _compared(name: str, content: Any) -> Iterator[tuple[tuple[float, ...], Row]]:
     """Yield the scores behind each comparison of a result file, and its row."""
     methods = list(_methods(content).values())
     for (own, base), addition in itertools.product(itertools.permutations(methods, 2), TABLES):
@@ -150,9 +151,9 @@ def is_base(base: Config, config: Config, addition: str) -> bool:
 # --- Recorded protocols -----------------------------------------------------------------------------------------------
 
 
-def protocol_rows(folder: Path) -> list[dict[str, Any]]:
+def protocol_rows(folder: Path) -> list[Row]:
     """Return the gains of CCP and GSP in tables of protocols on test classes, for their largest embedding."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for file in sorted(folder.glob("*.json")):
         try:
             table = read_table(file)
@@ -169,9 +170,7 @@ def protocol_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _protocol_row(
-    name: str, table: ProtocolTable, base: TableRow, one: TableRow, addition: str
-) -> Iterator[dict[str, Any]]:
+def _protocol_row(name: str, table: ProtocolTable, base: TableRow, one: TableRow, addition: str) -> Iterator[Row]:
     """Yield the comparison of two methods, unless they share no model."""
     pairs = [pair for pair in table.pairs
              if (pair.method, pair.against, pair.metric) == (one.method, base.method, "MAP@R")]  # fmt: skip

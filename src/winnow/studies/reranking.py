@@ -37,7 +37,7 @@ def search_metrics(embeddings: Tensor, labels: Tensor, reranking: str) -> dict[s
     return {metric: 100 * found[metric] for metric in METRICS}
 
 
-def run_rows(run: StudyRun) -> Iterator[dict[str, Any]]:
+def run_rows(run: StudyRun) -> Iterator[Row]:
     """Yield a row of one run for each re-ranking, not rounded."""
     assert run.run_dir is not None, "embeddings lie in the folder of the run"
     embeddings, labels = run.run_dir.read_embeddings()
@@ -45,9 +45,9 @@ def run_rows(run: StudyRun) -> Iterator[dict[str, Any]]:
         yield {"search": f"{run.variant}, {reranking}", **search_metrics(embeddings, labels, reranking)}
 
 
-def table(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+def table(by_seed: Mapping[int, Sequence[Row]]) -> list[Row]:
     """Return the table: means over seeds, and the standard deviation of MAP@R."""
-    rows = []
+    rows: list[Row] = []
     for name in dict.fromkeys(row["search"] for own in by_seed.values() for row in own):
         own = [row for rows in by_seed.values() for row in rows if row["search"] == name]
         method, _, reranking = name.partition(", ")

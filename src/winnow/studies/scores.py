@@ -232,7 +232,7 @@ BY_SEED = "by seed"
 """Key of result files: rows of every seed, not rounded, of studies whose runs do not hold them."""
 
 
-def seed_means(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+def seed_means(by_seed: Mapping[int, Sequence[Row]]) -> list[Row]:
     """Return the mean of every row over the seeds that have it; the first column names rows, the others are numbers."""
     own: dict[str, list[Row]] = {}
     for row in (row for rows in by_seed.values() for row in rows):

@@ -44,14 +44,14 @@ def recorded(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Map
                 yield f"{within}/{file.stem}".lstrip("/"), FOLDERS["small"] if quick else size, content
 
 
-def count_verdicts(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+def count_verdicts(folder: Path, names: Sequence[str]) -> list[Row]:
     """Return the totals, of published claims also by size, then a row for each result and source of claims.
 
     Args:
         folder: Folder of results, which has some of `FOLDERS`.
         names: Names of studies.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     totals = {(PUBLISHED, ""): Counter[str](), **{(PUBLISHED, size): Counter[str]() for size in FOLDERS.values()},
               (NEW, ""): Counter[str]()}  # fmt: skip
     for file, size, content in recorded(folder, names):
@@ -71,7 +71,7 @@ def _by_source(content: Mapping[str, Any]) -> dict[str, Counter[str]]:
     return found
 
 
-def _row(result: str, size: str, source: str, counts: Mapping[str, int]) -> dict[str, Any]:
+def _row(result: str, size: str, source: str, counts: Mapping[str, int]) -> Row:
     return {"result": result, "size": size, "source": source, "claims": sum(counts.values()),
             **{str(verdict): counts.get(verdict, 0) for verdict in Verdict}}  # fmt: skip
 

@@ -195,9 +195,9 @@ def rows_by_seed(runs: Sequence[Trained]) -> dict[int, list[Row]]:
     return rows
 
 
-def table(by_seed: Mapping[int, Sequence[Row]]) -> list[dict[str, Any]]:
+def table(by_seed: Mapping[int, Sequence[Row]]) -> list[Row]:
     """Return a row for each method and margin: means over seeds."""
-    rows = []
+    rows: list[Row] = []
     for mean in seed_means(by_seed):
         scores = [row["MAP@R"] for own in by_seed.values() for row in own if row["run"] == mean["run"]]
         method, _, margin = mean["run"].partition(", margin ")

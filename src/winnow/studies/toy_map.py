@@ -14,7 +14,7 @@ from winnow.functional import clip_norm, gsp, hard_selection, pairwise_distance
 from winnow.report.style import new_figure, styled
 from winnow.studies.scores import Scores
 from winnow.studies.settings import scales
-from winnow.studies.spec import Claim, Evidence, Measurement, Scale, Study, StudyRequest
+from winnow.studies.spec import Claim, Evidence, Measurement, Row, Scale, Study, StudyRequest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def solve(features: Tensor) -> dict[str, tuple[float, float | None, Tensor]]:
     return found
 
 
-def measure_maps(maps: int) -> list[dict[str, Any]]:
+def measure_maps(maps: int) -> list[Row]:
     """Return the table: means over maps for every problem."""
     rows: dict[str, dict[str, Any]] = {}
     for seed in range(maps):

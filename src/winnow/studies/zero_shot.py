@@ -99,7 +99,7 @@ def counts_of(attributes: Tensor) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedModel:
     """Attributes and embeddings of a trained model on the test images."""
 
     attributes: Tensor  # (C, m) mean attributes of each class: its histogram over the prototypes
@@ -112,7 +112,7 @@ class Explained:
 
 
 @torch.inference_mode()
-def explain(run: PlannedRun, splits: Splits, cache: RunCache) -> Explained:
+def explain(run: PlannedRun, splits: Splits, cache: RunCache) -> ExplainedModel:
     """Return what a trained model makes of the test images."""
     assert splits.test is not None, "both datasets have test images"
     trained = open_trained(run, splits, cache)
@@ -135,7 +135,7 @@ def explain(run: PlannedRun, splits: Splits, cache: RunCache) -> Explained:
     assert weights is not None, "GSP has weights"
     z, y = class_means(torch.cat(attributes), labels), class_means(torch.cat(embeddings), labels)
     fit, others = draw_splits(len(z), SPLITS, torch.Generator().manual_seed(0))
-    return Explained(
+    return ExplainedModel(
         attributes=z, embeddings=y,
         images=[splits.test.read(index).convert("RGB") for index in chosen],
         nearest=costs.argmin(dim=2).reshape(shape).cpu(), weights=weights.reshape(shape).cpu(),
@@ -146,7 +146,7 @@ def explain(run: PlannedRun, splits: Splits, cache: RunCache) -> Explained:
 # --- Settings ---------------------------------------------------------------------------------------------------------
 
 NOTHING, CIFAR100 = "from nothing", "from Cifar-100"
-# The source does not state mu, eps, and lambda: those of its other study on CIFAR, and those of its proxy losses. For
+# The source does not state mu, eps, and lambda: values of its other study on CIFAR, and of its proxy losses. For
 # emoji, the setting with the best retrieval.
 CHOICES: Mapping[str, Sequence[tuple[float, float, Sequence[float]]]] = {
     "quick": [(0.1, 20, [0.5])],
@@ -272,7 +272,7 @@ class ZeroShot(GridStudy):
         study = self if request.quick else self.started_from(weights)
         found = train_grid(study, request)
         plan = {(variant.name, seed): run for variant, seed, run in plan_grid(study, request)}
-        explained: dict[str, list[Explained]] = {name: [] for name in found}
+        explained: dict[str, list[ExplainedModel]] = {name: [] for name in found}
         measured: dict[str, list[StudyRun]] = {name: [] for name in found}
         for name, runs in found.items():
             for run in runs:

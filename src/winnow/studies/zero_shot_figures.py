@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from winnow.studies.zero_shot import Explained
+    from winnow.studies.zero_shot import ExplainedModel
 
 COLORS = "Set1"  # eight that differ most
 CHANCE = 20
 
 
 @styled
-def draw(explained: Mapping[str, Sequence[Explained]]) -> Figure:
+def draw(explained: Mapping[str, Sequence[ExplainedModel]]) -> Figure:
     """Draw a map of the class histograms for each variant, and below it the accuracies over splits."""
     count = len(explained)
     columns = min(count, next((each for each in (4, 5, 3) if count % each == 0), 4))  # full lines if possible
@@ -48,7 +48,7 @@ def draw(explained: Mapping[str, Sequence[Explained]]) -> Figure:
     return figure
 
 
-def draw_accuracies(axes: Axes, explained: Mapping[str, Sequence[Explained]]) -> None:
+def draw_accuracies(axes: Axes, explained: Mapping[str, Sequence[ExplainedModel]]) -> None:
     """Draw a bar per variant and measure: dots for seeds, whiskers for the deviation over splits of all seeds."""
     names = list(explained)
     measures = list(explained[names[0]][0].accuracies)
@@ -76,7 +76,7 @@ def break_name(name: str) -> str:
 
 
 @styled
-def draw_prototypes(first: Mapping[str, Explained]) -> Figure:
+def draw_prototypes(first: Mapping[str, ExplainedModel]) -> Figure:
     """Draw gray images in which each local feature has the color of its nearest prototype, as strong as its weight."""
     columns = max(len(one.images) for one in first.values())
     figure = new_figure(1.0 * columns, 0.6 + 1.25 * (len(first) + 1))
@@ -116,5 +116,5 @@ def colored(image: Image.Image, nearest: Tensor, weights: Tensor) -> Image.Image
     tint = (255 * prototype_colors()[nearest.numpy() % len(prototype_colors())]).astype(np.uint8)
     cover = (200 * (weights / weights.max().clamp(min=1e-12)).numpy()).astype(np.uint8)
     above = Image.fromarray(tint).resize(image.size, Image.Resampling.NEAREST)
-    gray = image.convert("L").convert("RGB")  # all color is that of a prototype
+    gray = image.convert("L").convert("RGB")  # all color marks a prototype
     return Image.composite(above, gray, Image.fromarray(cover).resize(image.size, Image.Resampling.NEAREST))

@@ -185,7 +185,7 @@ function offer(file) {
   showUpload({ file, key: null });
 }
 
-/** Store a small copy of an upload in this tab, so that its picture survives a reload. */
+/** Store a small copy of an upload in this tab, which survives a reload. */
 async function storePreview({ key, file }) {
   try {
     const bitmap = await createImageBitmap(file);
@@ -264,7 +264,7 @@ document.addEventListener('drop', (event) => {
 document.addEventListener('paste', (event) => offer(event.clipboardData.files[0]));
 $('file').addEventListener('change', () => {
   offer($('file').files[0]);
-  $('file').value = ''; // so that the same file can be chosen again
+  $('file').value = ''; // so the same file can be chosen again
 });
 for (const name of SETTINGS) $(name).addEventListener('input', changeSelection);
 $('reset').addEventListener('click', () => {

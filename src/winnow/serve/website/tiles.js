@@ -37,7 +37,7 @@ export function tile({ id, name, number, label, press, hover }) {
   return one;
 }
 
-/** A list of tiles that reuses those it has already, and with them the focus. */
+/** A list of tiles that reuses existing tiles, and with them the focus. */
 export class Tiles {
   constructor(list, { hover = null } = {}) {
     this.list = list;
