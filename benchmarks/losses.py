@@ -78,7 +78,7 @@ def run_losses(
 
 
 def pml_loss(name: str, references: Tensor, num_classes: int, per_class: int) -> Loss | None:
-    """Return the loss of pytorch-metric-learning with its default parameters, or None without one.
+    """Return the loss of pytorch-metric-learning with default parameters, or None.
 
     Args:
         name: Name of the loss in winnow.
@@ -131,7 +131,10 @@ def _regularizer_works(name: str, device: torch.device, classes: int, dim: int) 
 
 
 def _backward(loss: Callable[[], Tensor]) -> None:
-    """Compute a loss and its gradients; they accumulate, at the same cost for all methods."""
+    """Compute a loss and its gradients.
+
+    Gradients accumulate, at the same cost for all methods.
+    """
     loss().backward()  # type: ignore[no-untyped-call]
 
 

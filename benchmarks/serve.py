@@ -127,7 +127,10 @@ def _rates(taken: Sequence[float], seconds: float) -> dict[str, float]:
 
 @contextmanager
 def serving(path: Path, clients: int, source: Path | None = None) -> Iterator[str]:
-    """Run the service in a process, of this version or of a source folder; yields its address."""
+    """Run the service in a process, of this version or of a source folder.
+
+    Yields its address.
+    """
     environment = os.environ if source is None else {**os.environ, "PYTHONPATH": str(source.absolute())}
     # --requests is the first name of the option, which all versions understand.
     command = [sys.executable, "-m", "winnow", "serve", str(path), "--port", "0", "--requests", str(2 * clients + 8)]

@@ -11,7 +11,9 @@ PICKED, ABSENT = -1.0, -2.0  # below every squared distance, so picked points ra
 
 
 def greedy_k_center(points: Tensor, k: int, centers: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    r"""Select $k$ points that cover all points: repeatedly add the point farthest from the selection.
+    r"""Select $k$ points that cover all points.
+
+    Repeatedly adds the point farthest from the selection.
 
     $$i_{t+1} = \arg\max_i \min_{c \in \text{centers} \cup \{i_1..i_t\}} \lVert x_i - x_c \rVert_2$$
 

@@ -1,4 +1,4 @@
-"""Finders of candidate neighbors: exact search on disk and FAISS, ranked by exact distances."""
+"""Finders of candidates: exact search on disk and FAISS."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ class ExactFinder:
 
 
 def _merge_block(best: tuple[Tensor, Tensor] | None, values: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
-    """Merge the smallest values so far with a block of columns (B, C); at most `width`, unordered."""
+    """Merge the smallest values so far with a block of columns (B, C).
+
+    At most `width` values remain, unordered.
+    """
     if best is None:
         return smallest(values, min(width, values.shape[1]))
     if best[0].shape[1] == width:
@@ -111,7 +114,9 @@ def rank_exactly(
 
 
 def check_kind(kind: str, count: int | None = None) -> None:
-    """Raise an error if a kind of search is unknown, not installed, or unsuitable for `count` vectors.
+    """Raise an error if a kind of search cannot be used for `count` vectors.
+
+    It may be unknown, not installed, or unsuitable for the number.
 
     Raises:
         ConfigError: If the kind is unknown, or needs more vectors.
@@ -126,7 +131,10 @@ def check_kind(kind: str, count: int | None = None) -> None:
 
 
 def build_finder(kind: str, vectors: Vectors, folder: Path) -> None:
-    """Write the files that a kind of search needs for vectors (N, D) into a folder; "exact" needs none."""
+    """Write the files of a kind of search for vectors (N, D) into a folder.
+
+    The kind "exact" needs none.
+    """
     if kind == "exact" or len(vectors) == 0:
         return
     faiss = _faiss(kind)
@@ -186,7 +194,10 @@ def _hnsw(faiss: Any, vectors: Vectors) -> Any:
 
 
 def _ivfpq(faiss: Any, vectors: Vectors) -> Any:
-    """Train k-means cells and codes of one byte per four dimensions (Jégou, Douze, and Schmid, 2011)."""
+    """Train k-means cells and codes of one byte per four dimensions.
+
+    Reference: Jégou, Douze, and Schmid, 2011.
+    """
     count, dim = vectors.shape
     codes = next(codes for codes in range(max(1, dim // 4), 0, -1) if dim % codes == 0)
     cells = max(1, min(round(4 * math.sqrt(count)), count // 39))

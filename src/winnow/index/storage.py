@@ -103,7 +103,10 @@ class Entry:
 
 
 class EntryTable:
-    """Entries of one generation, in a read-only SQLite file; safe for use by many threads."""
+    """Entries of one generation, in a read-only SQLite file.
+
+    Many threads can use it.
+    """
 
     def __init__(self, file: Path) -> None:
         # `immutable` means no locks and no side files, so an index in a read-only folder can be searched.
@@ -152,7 +155,7 @@ class EntryTable:
 
 @cache
 def _blank_thumbnail() -> bytes:
-    """Return the thumbnail of entries without an image, so every thumbnail is a valid JPEG."""
+    """Return the thumbnail of entries without an image, a valid JPEG."""
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64), "lightgray").save(buffer, "JPEG")
     return buffer.getvalue()
@@ -204,7 +207,10 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class IndexSnapshot:
-    """One opened state of an index; a change replaces the snapshot and never modifies it."""
+    """One opened state of an index.
+
+    A change replaces the snapshot and never modifies it.
+    """
 
     manifest: Manifest
     generation: Generation

@@ -114,7 +114,10 @@ class Comparison:
 
 
 def summarize(method: Method, metric: str) -> Estimate | None:
-    """Return a metric over the seeds of a method, as a fraction; None if no run has it."""
+    """Return a metric over the seeds of a method, as a fraction.
+
+    The result is None if no run has the metric.
+    """
     values = [run.metrics[metric] for run in method.runs if metric in run.metrics]
     return estimate(values) if values else None
 
@@ -133,12 +136,18 @@ def mean_map(method: Method) -> float:
 
 
 def best_other(comparison: Comparison) -> Method | None:
-    """Return the method with the highest mean MAP@R except the first one; None for a single method."""
+    """Return the method with the highest mean MAP@R except the first one.
+
+    The result is None for a single method.
+    """
     return max(comparison.methods[1:], key=mean_map, default=None)
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the result in one sentence: mean MAP@R of the best other method and of the reference."""
+    """Return the result in one sentence.
+
+    It names mean MAP@R of the best other method and of the reference.
+    """
     reference, other = comparison.methods[0], best_other(comparison)
     theirs = percent(mean_map(reference))
     if other is None:
@@ -204,7 +213,9 @@ def _columns(metric: str, found: Estimate | None, difference: Estimate | None) -
 
 
 def display_table(comparison: Comparison) -> tuple[list[Column], list[dict[str, Cell]]]:
-    """Return columns and rows of the results table: percent, mean ± std, and the difference in points.
+    """Return columns and rows of the results table.
+
+    Cells are percent, mean ± std, and the difference in points.
 
     A difference is bold if its 95% interval excludes 0.
     """
@@ -266,7 +277,7 @@ def difference_cell(one: Estimate) -> Styled:
 
 
 def in_points(one: Estimate) -> Estimate:
-    """Return an estimate of fractions in percent, or of differences of fractions in points."""
+    """Return an estimate of fractions in percent, or of differences in points."""
     std, low, high = (None if value is None else 100 * value for value in (one.std, one.low, one.high))
     return Estimate(100 * one.mean, std, low, high, one.n)
 

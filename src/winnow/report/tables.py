@@ -48,7 +48,10 @@ _LATEX = str.maketrans(
 
 
 def columns_of(rows: Sequence[Row]) -> list[Column]:
-    """Return a column for each key in order of first occurrence; texts are aligned to the left."""
+    """Return a column for each key in order of first occurrence.
+
+    Text columns are aligned to the left.
+    """
     keys = dict.fromkeys(key for row in rows for key in row)
     return [Column(key, align="left" if _is_text(rows, key) else "right") for key in keys]
 
@@ -70,7 +73,10 @@ def to_markdown(rows: Sequence[Row], columns: Sequence[Column] | None = None) ->
 
 
 def to_csv(rows: Sequence[Row], columns: Sequence[Column] | None = None) -> str:
-    """Return comma-separated values at full precision; a cell without a value is empty."""
+    """Return comma-separated values at full precision.
+
+    A cell without a value is empty.
+    """
     columns = columns_of(rows) if columns is None else columns
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

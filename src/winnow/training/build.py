@@ -1,4 +1,4 @@
-"""Construction of image splits, model, and inputs from a config, as one `TrainingSetup`."""
+"""Image splits, model, and inputs of a run, built from its config."""
 
 from __future__ import annotations
 
@@ -172,7 +172,9 @@ def build_inputs(
     cache: RunCache | None = None,
     origin: str = "",
 ) -> tuple[Inputs, Inputs, Inputs | None]:
-    """Return the inputs of training, validation, and test: crops, or features of a frozen backbone.
+    """Return the inputs of training, validation, and test.
+
+    Inputs are crops, or features of a frozen backbone.
 
     Args:
         config: Resolved config.
@@ -237,7 +239,7 @@ def make_crops(config: RunConfig) -> CropTransform:
 
 
 def evaluate_baseline(setup: TrainingSetup) -> dict[str, Metrics]:
-    """Return the metrics of the pretrained backbone with average pooling on validation and test."""
+    """Return the baseline's metrics on validation and test."""
 
     def evaluate(inputs: Inputs) -> Metrics:
         embeddings = l2_normalize(setup.baseline_features(inputs).to(setup.embedder.device))

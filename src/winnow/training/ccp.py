@@ -98,7 +98,7 @@ class CCPSolver:
 
     @torch.no_grad()
     def _converge(self) -> None:
-        """Use the best weights of the subproblem as its solution and as the target of the proximal penalty."""
+        """Set the subproblem's best weights as its solution and penalty target."""
         self._proximal.set_target({key.removeprefix("model."): one for key, one in self._best.items()})
         if self._ccp.start_from == "best":
             self._objective.load_state_dict(self._best)
@@ -120,7 +120,9 @@ class CCPSolver:
             self._save_best(step, start)
 
     def _iter_embed_pool(self, number: int) -> Steps[Tensor]:
-        """Embed b images of each class, with training crops and the network in evaluation mode: (C, b, d).
+        """Embed b images of each class, (C, b, d).
+
+        Crops are training crops, and the network is in evaluation mode.
 
         Processes share every batch.
 
@@ -168,7 +170,7 @@ class CCPSolver:
 
     @torch.no_grad()
     def _rotation(self) -> float:
-        """Return the mean angle in degrees between the proxies and the proxies as they were selected."""
+        """Return the mean angle in degrees between selected and present proxies."""
         chords = (l2_normalize(self._selected) - l2_normalize(self._ccp.proxies)).norm(
             dim=1
         )  # exact for small angles too
@@ -197,7 +199,10 @@ class CCPSolver:
         }
 
     def load_state_dict(self, state: dict[str, Any], run_best: dict[str, Tensor]) -> None:
-        """Restore the entry `problems` of a checkpoint; `run_best` is the content of `best.pt`."""
+        """Restore the entry `problems` of a checkpoint.
+
+        `run_best` is the content of `best.pt`.
+        """
         self.history = [CCPProblem.from_dict(record) for record in state["history"]]
         self._without_gain, self._ready = state["stalled"], state["ready"]
         device = self._ccp.proxies.device

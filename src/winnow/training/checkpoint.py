@@ -64,7 +64,10 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], monitor: str) -> TrainState:
-        """Read the entry `progress` of a checkpoint; `monitor` is the metric that selects the best weights."""
+        """Read the entry `progress` of a checkpoint.
+
+        `monitor` is the metric that selects the best weights.
+        """
         history = [ValidationEntry.from_dict(line) for line in values["history"]]
         peak = values.get("peak")
         if peak is None:  # checkpoints of early versions do not have it
@@ -114,7 +117,9 @@ class CheckpointWriter:
         self._failure: Exception | None = None
 
     def put(self, best: Weights | None, checkpoint: Checkpoint, history: list[ValidationEntry]) -> None:
-        """Write a state, at once or soon; `best` is None if the best weights have not changed.
+        """Write a state, immediately or soon.
+
+        `best` is None if the best weights have not changed.
 
         Raises:
             OutputError: If this or an earlier state could not be written.

@@ -139,7 +139,7 @@ class ZSRConfig(Section):
 
 
 class LIBCConfig(Section):
-    """Intra-batch connections: cross-entropy of embeddings refined by message passing in the batch."""
+    """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
 
@@ -152,7 +152,10 @@ class LIBCConfig(Section):
 
 
 class PlateauConfig(Section):
-    """Reduction of the learning rate when `train.monitor` stops improving (`train.schedule=plateau`)."""
+    """Reduction of the learning rate when `train.monitor` stops improving.
+
+    Used with `train.schedule=plateau`.
+    """
 
     shorthand: ClassVar[str | None] = "factor"
     aliases: ClassVar[Mapping[str, str]] = {"min_delta": "threshold"}
@@ -259,7 +262,7 @@ class RunConfig(ModelConfig):
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
-        """Return the key, or the component such as `pooling=gem`, to suggest for an unknown key."""
+        """Return the key or component, such as `pooling=gem`, to suggest."""
         for kind, registry in REGISTRIES.items():
             if key in registry:
                 return f"; did you mean '{kind}={key}'?"
@@ -303,7 +306,10 @@ class RunConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _match_schedule(self) -> RunConfig:
-        """Let `plateau.factor` below 1 mean `train.schedule=plateau`, as before there were other schedules."""
+        """Let `plateau.factor` below 1 mean `train.schedule=plateau`.
+
+        It did before other schedules existed.
+        """
         train, plateau = self.train, self.plateau
         if train.schedule == "plateau" and plateau.factor == 1:
             if "factor" in plateau.model_fields_set:
@@ -345,7 +351,10 @@ class ConfigKey:
 
 
 def config_keys() -> Iterator[ConfigKey]:
-    """Yield every config key; settings of components follow the key that names the component."""
+    """Yield every config key.
+
+    Settings of components follow the key that names the component.
+    """
     yield from _section_keys(RunConfig, "")
 
 

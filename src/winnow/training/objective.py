@@ -21,7 +21,9 @@ from winnow.training.engine.distributed import SINGLE_PROCESS
 
 
 class Objective(nn.Module):
-    r"""Model with its training objective $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + P$.
+    r"""Model with its training objective.
+
+    $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + P$
 
     All parameters of a run are parameters of this module: the optimizer, checkpoints, and counts use it alone.
 
@@ -178,7 +180,9 @@ def check_components(config: RunConfig) -> None:
 
 
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
-    """Group all trainable parameters by learning rate; the last pattern that matches a name counts.
+    """Group all trainable parameters by learning rate.
+
+    The last pattern that matches a name counts.
 
     Raises:
         ConfigError: If a pattern matches no parameter.

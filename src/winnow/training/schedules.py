@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, steps, cosine, and plateau, also inside CUDA graphs."""
+"""Learning-rate schedules: warm-up, steps, cosine, and plateau."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class ReduceOnPlateau:
 
 
 class GraphLearningRates:
-    """Learning rates of an optimizer's parameter groups that can change while steps are replayed.
+    """Learning rates that can change while steps are replayed.
 
     A Python number would be a constant of a captured graph. There a rate is a tensor that is changed in place.
 

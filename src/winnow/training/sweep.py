@@ -59,7 +59,7 @@ class PlannedRun:
 
 
 def plan_runs(folder: Path, file: str | None, overrides: Sequence[str], sweep: Sequence[str]) -> list[PlannedRun]:
-    """Plan the runs of all combinations of lists such as `seed=0,1,2` and `pooling=gap,gsp`.
+    """Plan the runs of all combinations of lists such as `seed=0,1,2`.
 
     Args:
         folder: Folder of the run folders.
@@ -167,7 +167,7 @@ def check_same(config: RunConfig, run_dir: RunDir) -> None:
 
 
 def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult | None) -> str | None:
-    """Return the first setting that differs between a requested config and a run, or None.
+    """Return the first setting in which a run differs from a config, or None.
 
     Settings that depend on the data or the machine may have any value unless they are set. All others have their
     default.
@@ -199,7 +199,10 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
 
 
 def _at(tree: Any, key: str) -> Any:
-    """Return the value of a dotted key; None if it is missing, or a pattern that contains dots itself."""
+    """Return the value of a dotted key, or None.
+
+    A key is missing, or is a pattern that contains dots.
+    """
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
@@ -234,7 +237,7 @@ def at_commas(text: str) -> list[str]:
 
 
 def import_runs(runs: Sequence[PlannedRun], file: Path) -> int:
-    """Import finished runs from a result file into the folders of planned runs that do not exist.
+    """Import finished runs from a result file into missing run folders.
 
     An imported run has its config, result, validations, and provenance, but no model and no embeddings.
 
