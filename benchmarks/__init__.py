@@ -1,1 +1,1 @@
-"""Benchmarks of winnow against baselines in the same process; run one with `python -m benchmarks NAME`."""
+"""Benchmarks of winnow against baselines; `python -m benchmarks NAME` runs one."""

@@ -1,4 +1,4 @@
-"""Time and memory of retrieval evaluation: winnow, pytorch-metric-learning with faiss, and plain torch."""
+"""Time and memory of evaluation: winnow, pytorch-metric-learning, and torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """Embeddings to evaluate; without a gallery, each query is searched among all other queries."""
+    """Embeddings to evaluate.
+
+    Without a gallery, each query is searched among all other queries.
+    """
 
     queries: Tensor
     query_labels: Tensor
@@ -107,7 +110,7 @@ def run_evaluate(
 
 
 def make_task(case: Case, device: torch.device, seed: int = 0) -> Task:
-    """Return unit embeddings about as hard to search as embeddings of a trained network.
+    """Return unit embeddings about as hard to search as those of a network.
 
     The members of a class lie around a center in a low-dimensional space, at different distances, and are projected
     into the space of the embeddings, with noise.
@@ -150,7 +153,7 @@ def evaluate_with_winnow(task: Task) -> dict[str, float]:
 
 
 def evaluate_with_pml(task: Task) -> dict[str, float]:
-    """Evaluate with the `AccuracyCalculator` of pytorch-metric-learning and its default search, a flat faiss index."""
+    """Evaluate with `AccuracyCalculator` of pytorch-metric-learning and faiss."""
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator  # type: ignore[import-untyped]
 
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
@@ -160,7 +163,9 @@ def evaluate_with_pml(task: Task) -> dict[str, float]:
 
 
 def evaluate_with_torch(task: Task) -> dict[str, float]:
-    """Evaluate as one writes it by hand: matrix product and top-k in blocks of queries, as deep as any query needs.
+    """Evaluate by matrix product and top-k in blocks of queries.
+
+    Every block is as deep as its deepest query requires.
 
     Unlike the other methods it does not handle ties, and its memory grows with references times rows of a block.
     """
@@ -203,7 +208,10 @@ def _measure_case(case: Case, methods: Mapping[str, Method], device: torch.devic
 
 
 def _check_agreement(case: Case, found: Mapping[str, Mapping[str, float]]) -> None:
-    """Raise if two methods compute different metrics: their times would not be comparable."""
+    """Raise if two methods compute different metrics.
+
+    Their times would not be comparable.
+    """
     for metric in METRICS:
         values = {name: metrics[metric] for name, metrics in found.items()}
         if not max(values.values()) - min(values.values()) <= _TOLERANCE:

@@ -1,4 +1,4 @@
-"""Time of index searches: by images against a loop of model calls, by vectors exact against approximate."""
+"""Time of index searches: by images, and by vectors, exact and approximate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_index(
     repeats: int = 3,
     note: Callable[[str], None] = lambda text: None,
 ) -> Benchmark:
-    """Time searches in an index, and in many vectors derived from its own by jittering.
+    """Time searches in an index, and in many vectors jittered from its own.
 
     Args:
         path: Folder of the index.
@@ -84,7 +84,7 @@ def run_index(
 
 
 def jitter(vectors: NDArray[np.float32], count: int, *, seed: int) -> NDArray[np.float32]:
-    """Return unit vectors (count, D), each one of the given vectors moved by about 0.3 in a random direction."""
+    """Return given unit vectors, each moved by about 0.3 in a random direction."""
     rng = np.random.default_rng(seed)
     chosen = vectors[rng.integers(0, len(vectors), count)]
     chosen = chosen + _JITTER / vectors.shape[1] ** 0.5 * rng.standard_normal(chosen.shape, dtype=np.float32)
@@ -93,7 +93,7 @@ def jitter(vectors: NDArray[np.float32], count: int, *, seed: int) -> NDArray[np
 
 
 def _search_images(index: Index, count: int, k: int, repeats: int) -> list[Measurement]:
-    """Time one search of all decoded images, and a plain loop that calls the model and sorts for each image."""
+    """Time one search of all decoded images, and a plain loop over the images."""
     ids = index.ids[np.linspace(0, len(index) - 1, count).astype(np.int64)]
     images = [Image.open(io.BytesIO(index.entry(int(number)).thumbnail)).convert("RGB") for number in ids]
     stored = torch.from_numpy(index.vectors(index.ids))

@@ -1,4 +1,4 @@
-"""Time and memory of losses and center regularizers with very many classes, against pytorch-metric-learning."""
+"""Time and memory of losses and center regularizers with very many classes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_losses(
     repeats: int = 10,
     note: Callable[[str], None] = lambda text: None,
 ) -> Benchmark:
-    """Time every loss forward and backward against proxies of all classes, and every regularizer of these proxies.
+    """Time every loss against proxies of all classes, and every regularizer.
 
     On a GPU each is also replayed from a CUDA graph, as in training.
 
@@ -78,7 +78,7 @@ def run_losses(
 
 
 def pml_loss(name: str, references: Tensor, num_classes: int, per_class: int) -> Loss | None:
-    """Return the loss of pytorch-metric-learning with its default parameters, or None without one.
+    """Return the loss of pytorch-metric-learning with default parameters, or None.
 
     Args:
         name: Name of the loss in winnow.
@@ -131,7 +131,10 @@ def _regularizer_works(name: str, device: torch.device, classes: int, dim: int) 
 
 
 def _backward(loss: Callable[[], Tensor]) -> None:
-    """Compute a loss and its gradients; they accumulate, at the same cost for all methods."""
+    """Compute a loss and its gradients.
+
+    Gradients accumulate, at the same cost for all methods.
+    """
     loss().backward()  # type: ignore[no-untyped-call]
 
 

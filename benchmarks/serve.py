@@ -1,4 +1,4 @@
-"""Load on the search service: concurrent clients against a plain loop of model calls on the same images."""
+"""Load on the search service, against a plain loop of model calls."""
 
 from __future__ import annotations
 
@@ -127,7 +127,10 @@ def _rates(taken: Sequence[float], seconds: float) -> dict[str, float]:
 
 @contextmanager
 def serving(path: Path, clients: int, source: Path | None = None) -> Iterator[str]:
-    """Run the service in a process, of this version or of a source folder; yields its address."""
+    """Run the service in a process, of this version or of a source folder.
+
+    Yields its address.
+    """
     environment = os.environ if source is None else {**os.environ, "PYTHONPATH": str(source.absolute())}
     # --requests is the first name of the option, which all versions understand.
     command = [sys.executable, "-m", "winnow", "serve", str(path), "--port", "0", "--requests", str(2 * clients + 8)]
@@ -199,7 +202,7 @@ def _run_client(address: str, images: Sequence[bytes], number: int, until: float
 
 
 def _warm_up_until_steady(search: Callable[[], Load], memory: Callable[[], int | None]) -> int | None:
-    """Search until memory has not grown for several rounds, or the rounds are used up; return the memory."""
+    """Search until memory stops growing or the rounds end; return the memory."""
     before, steady = memory(), 0
     for _ in range(_WARM_UP_ROUNDS):
         search()

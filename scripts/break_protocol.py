@@ -45,7 +45,7 @@ def train(folder: Path, limit: float | None) -> bool:
     """Run the command in a folder for at most `limit` seconds; return whether it ended by itself."""
     try:
         subprocess.run([sys.executable, "-m", "winnow", *COMMAND], cwd=folder, check=True, timeout=limit)
-    except subprocess.TimeoutExpired:  # it was sent SIGKILL
+    except subprocess.TimeoutExpired:  # the process was killed
         return False
     return True
 

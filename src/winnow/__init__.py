@@ -1,4 +1,4 @@
-"""Deep metric learning in PyTorch: train image embeddings and search with them on classes unseen in training.
+"""Deep metric learning in PyTorch: image embeddings for unseen classes.
 
 `import winnow` loads nothing heavy. Subpackages and the main names load on first use.
 """

@@ -1,4 +1,4 @@
-"""Demo: four poolings compared on bundled emoji collages, with a report page and a trained model."""
+"""Demo: four poolings compared on bundled emoji collages."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TrainedMethod:
 
 
 def run_demo(folder: Path, *, seeds: int, steps: int, callback: Callback, splits: Splits | None = None) -> DemoResult:
-    """Train all methods and write `report.html`, `results.json`, `results.md`, and `model` into a folder.
+    """Train all methods, and write report, results, and a model into a folder.
 
     Args:
         folder: Output folder, created if missing.
@@ -201,7 +201,7 @@ def _results(comparison: Comparison, pretrained: Mapping[str, float]) -> dict[st
 
 
 def select_evenly(count: int, wanted: int) -> list[int]:
-    """Return at most `wanted` indices at even distances in a range, so no example is picked by hand."""
+    """Return at most `wanted` indices at even distances, so none is hand-picked."""
     wanted = min(count, wanted)
     return [int((i + 0.5) * count / wanted) for i in range(wanted)]
 
@@ -222,7 +222,10 @@ def select_queries(images: ImageSet, results: Mapping[str, RetrievalResult]) -> 
 
 
 def draw_heat_maps(images: ImageSet, embedders: Mapping[str, Embedder]) -> list[HeatMap]:
-    """Return the pooling weights of each method on images at even distances, none of them a query."""
+    """Return the pooling weights of each method on evenly spaced images.
+
+    None of the images is a query.
+    """
     chosen = [index + 1 for index in select_evenly(len(images) - 1, HEAT_MAPS)]
     pictures = [images.read(i) for i in chosen]
     maps = {name: embedder.explain(pictures) for name, embedder in embedders.items()}
@@ -236,7 +239,7 @@ def draw_heat_maps(images: ImageSet, embedders: Mapping[str, Embedder]) -> list[
 
 @torch.no_grad()
 def find_prototypes(images: ImageSet, inputs: Inputs, embedder: Embedder) -> list[Prototype]:
-    """Return the prototypes with the largest fraction of pooled weight, and the nearest patch of each of some images.
+    """Return the prototypes with the most pooled weight, and their nearest patches.
 
     Args:
         images: Test images.

@@ -12,7 +12,9 @@ from torch import Tensor
 def all_gather_rows(
     rows: Tensor, counts: Sequence[int] | None = None, group: dist.ProcessGroup | None = None
 ) -> Tensor:  # fmt: skip
-    """Return the rows of all processes, concatenated in the order of the ranks; no gradient flows back.
+    """Return the rows of all processes, concatenated in the order of the ranks.
+
+    No gradient flows back.
 
     Every process of the group calls this with its own rows, of any number including 0. If `torch.distributed` is not
     initialized, the result is `rows`.

@@ -1,4 +1,4 @@
-"""Errors that a user can fix: each says where it happened, what happened, and what to do.
+"""Errors that a user can fix: location, problem, and remedy.
 
 Every such error derives from [`WinnowError`][winnow.errors.WinnowError] and from the matching built-in exception. The
 command line prints it as one line and exits with the `exit_code` of its class.
@@ -34,7 +34,10 @@ class ConfigError(WinnowError, ValueError):
 
 
 class UnknownComponentError(ConfigError):
-    """No component, such as a loss or a pooling, has this name; a saved model may use one from outside winnow."""
+    """No component, such as a loss or a pooling, has this name.
+
+    A saved model may use a component from outside winnow.
+    """
 
 
 class DataError(WinnowError, ValueError):
@@ -73,14 +76,20 @@ class MissingExtraError(WinnowError, ImportError):
 
 
 def add_component_hint(error: Exception) -> str:
-    """Return the remedy for a saved model with an unknown component; "" for other errors."""
+    """Return the remedy for a saved model with an unknown component.
+
+    The text is empty for other errors.
+    """
     if not isinstance(error, UnknownComponentError):
         return ""
     return " If the component is your own, import the script that adds it before loading."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name closest to `name`, or "." if none is close."""
+    """Return "; did you mean 'x'?" for the known name closest to `name`.
+
+    The result is "." if none is close.
+    """
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{match[0]}'?" if match else "."
 
@@ -92,7 +101,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Give a warning that names the first line outside winnow and torch, which a user can change."""
+    """Give a warning that names the first line outside winnow and torch."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("winnow", "torch"):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Export of models to ONNX and TorchScript, checked by the runtime that reads the file."""
+"""Export of models to ONNX and TorchScript, checked by their runtimes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def export_model(model: Embedder, path: str | Path, format: str = "onnx") -> Exp
 
 
 class ExportModule(nn.Module):
-    """Module that is exported: from crops to normalized vectors, and pooling weights if the pooling has any.
+    """Exported module: from crops to normalized vectors and pooling weights.
 
     Weights are (B, h, w) for maps and (B, n) for tokens.
 
@@ -129,9 +129,9 @@ class ExportModule(nn.Module):
 
 
 class SamePadding(nn.Module):
-    """Convolution with TensorFlow's "same" padding, computed with integer arithmetic that a graph can record.
+    r"""Convolution with TensorFlow's "same" padding, which a graph can record.
 
-    The total padding of a side of length x is $(\\lceil x / s \\rceil - 1) s + k - x$, with the larger half at the end.
+    The total padding of a side of length x is $(\lceil x / s \rceil - 1) s + k - x$, with the larger half at the end.
     It is never negative for a kernel at least as wide as its stride.
     """
 
@@ -152,7 +152,7 @@ class SamePadding(nn.Module):
 
 
 def _replace_same_padding(module: nn.Module) -> None:
-    """Replace timm's "same"-padded convolutions, which take a maximum of sizes and so record a fixed size."""
+    """Replace timm's "same"-padded convolutions, which record a fixed size."""
     for name, child in module.named_children():
         narrow = isinstance(child, nn.Conv2d) and min(child.kernel_size) < max(child.stride)
         if type(child).__name__ == "Conv2dSame" and not narrow:
@@ -263,7 +263,7 @@ def _outputs(module: nn.Module, images: Tensor) -> list[Tensor]:
 
 
 def _largest_difference(run: Run, module: ExportModule, trials: list[Tensor]) -> float:
-    """Return the largest absolute difference between the outputs of a file and of the module."""
+    """Return the largest difference between outputs of a file and of the module."""
     largest = 0.0
     for images in trials:
         expected = _outputs(module, images)

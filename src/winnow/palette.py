@@ -1,4 +1,6 @@
-"""Colors of figures, pages, reports, and documentation: one palette, light and dark.
+"""Colors of figures, pages, reports, and documentation.
+
+There is one palette, light and dark.
 
 Text has a contrast of at least 4.5 with both grounds, marks of at least 3.0.
 """
@@ -19,7 +21,10 @@ class Color:
 
 @dataclass(frozen=True)
 class Look:
-    """Color of a method in light figures, with the marker and line that distinguish it without color."""
+    """Color, marker, and line of a method in light figures.
+
+    Marker and line distinguish it without color.
+    """
 
     color: str
     marker: str = "o"
@@ -66,17 +71,23 @@ _DARK = {color.light: color.dark for color in COLORS.values()}
 
 
 def method_look(name: str) -> Look:
-    """Return the fixed look of a method: GAP, GMP, GSP, and GSP+ZSR have one each, all others share GAP's."""
+    """Return the fixed look of a method.
+
+    GAP, GMP, GSP, and GSP+ZSR have one each. All other methods have GAP's.
+    """
     return _LOOKS.get(name.lower().replace(" ", ""), _GAP)
 
 
 def method_color(name: str) -> str:
-    """Return the fixed color of a method: GAP gray, GMP orange, GSP blue, GSP+ZSR green, all others gray."""
+    """Return the fixed color of a method.
+
+    GAP gray, GMP orange, GSP blue, GSP+ZSR green, all other methods gray.
+    """
     return method_look(name).color
 
 
 def method_looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each of several methods that must differ: its fixed one, else the next free one."""
+    """Return a different look for each method: its fixed one, or the next free one."""
     names = list(names)
     fixed = {name: method_look(name) for name in names if name.lower().replace(" ", "") in _LOOKS}
     taken = set(fixed.values())
@@ -88,12 +99,15 @@ def method_looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def method_colors(names: Iterable[str]) -> dict[str, str]:
-    """Return a color for each of several methods that must differ: its fixed one, else the next free one."""
+    """Return a different color for each method: its fixed one, or a free one."""
     return {name: look.color for name, look in method_looks(names).items()}
 
 
 def dark_color(color: str) -> str:
-    """Return the color of a dark page that stands for a color of a light one; an unknown color stays."""
+    """Return the color of dark pages that corresponds to a color of light pages.
+
+    An unknown color is returned unchanged.
+    """
     return _DARK.get(color, color)
 
 
@@ -103,7 +117,7 @@ def dark_colors() -> dict[str, str]:
 
 
 def palette_css(dark: str | None = None) -> str:
-    """Return all colors as CSS variables named by their roles, such as `--ink` and `--gsp-zsr`.
+    """Return all colors as CSS variables named by roles, such as `--ink`.
 
     Args:
         dark: Selector of dark mode, such as `[data-md-color-scheme="slate"]`. None follows the reader's system.

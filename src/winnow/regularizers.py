@@ -1,4 +1,4 @@
-"""Center regularizers, which push the centers of classes apart, by name in `REGULARIZERS`."""
+"""Center regularizers, which push class centers apart, in `REGULARIZERS`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ MIN_DISTANCE = 1e-4
 
 
 class CenterRegularizer(nn.Module):
-    """Base class of regularizers that push class centers apart. Subclasses implement `penalty`.
+    """Base class of regularizers that push class centers apart.
+
+    Subclasses implement `penalty`.
 
     A center represents a class: a proxy, or the mean of the class in a batch. Only centers of different classes are
     compared, as unit vectors. Minimizing the value moves centers apart.
@@ -70,7 +72,9 @@ class CenterRegularizer(nn.Module):
         """
 
     def forward(self, centers: Tensor, labels: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
-        """Return the scalar value without its weight. Without any pair it is zero and has a gradient of zero.
+        """Return the scalar value without its weight.
+
+        Without any pair the value and its gradient are zero.
 
         Args:
             centers: (C, d) class centers. They are normalized here, in at least float32.
@@ -263,7 +267,7 @@ class TopKMeanRegularizer(CenterRegularizer):
         self.toward, self.k, self.delta, self.measure = toward, k, delta, measure
 
     def penalty(self, sampled: Tensor, centers: Tensor, pairs: Tensor) -> Tensor:
-        """Return the mean over centers of the mean over their K nearest or farthest centers."""
+        """Return the mean over centers of the mean over K nearest or farthest centers."""
         similarity = _similarity(sampled, centers, self.measure)
         means = hard_skewed_mean(similarity, self.k, largest=self.toward == "nearest", mask=pairs)
         return _masked_mean(_hinge(means, self.delta), pairs.any(dim=1))
@@ -383,7 +387,7 @@ def class_means(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _similarity(sampled: Tensor, centers: Tensor, measure: Measure) -> Tensor:
-    """Return cosines or negative distances (S, C), both largest for the nearest centers."""
+    """Return cosines or negative distances (S, C), largest for nearest centers."""
     return sampled @ centers.mT if measure == "cosine" else -pairwise_distance(sampled, centers)
 
 
@@ -393,7 +397,7 @@ def _masked_mean(terms: Tensor, mask: Tensor) -> Tensor:
 
 
 def _hinge(value: Tensor, delta: float | None) -> Tensor:
-    r"""Return $[v - \delta]_+$, the penalty of the constraint $v < \delta$, or $v$ if delta is None."""
+    r"""Return $[v - \delta]_+$, the penalty of $v < \delta$, or $v$ without delta."""
     return value if delta is None else (value - delta).relu()
 
 

@@ -1,4 +1,4 @@
-"""Seeds: every random number of a run is a function of the seed of the run and of the step."""
+"""Seeds: all random numbers are functions of the run's seed and the step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import torch
 
 
 def derive_seed(*numbers: int) -> int:
-    """Return a seed that is a function of the numbers; trailing zeros make no difference."""
+    """Return a seed that is a function of the numbers.
+
+    Trailing zeros do not change it.
+    """
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def seed_everything(seed: int) -> None:
-    """Seed every generator that a step may use; a transform may use the generators of NumPy or Python."""
+    """Seed every generator that a step may use.
+
+    A transform may use the generators of NumPy or Python.
+    """
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (transforms use the global generator)
@@ -24,7 +30,10 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def fork_rng() -> Iterator[None]:
-    """Restore the global generators at the end, so a run does not change the caller's random numbers."""
+    """Restore the global generators at the end.
+
+    A run does not change the caller's random numbers.
+    """
     python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:

@@ -1,4 +1,4 @@
-"""Contract checks for losses, poolings, references, and datasets that others write.
+"""Contract checks for losses, poolings, references, and datasets.
 
 Each check runs on a class, a factory, or an instance what winnow's own tests run on its components, and raises an
 `AssertionError` that names the failed check and its remedy. No test framework is needed:
@@ -110,7 +110,7 @@ def check_references(
 
 
 def check_dataset(images: ImageSet | Splits, *, num_images: int = 8, class_disjoint: bool = True) -> None:
-    """Check that an image set, or each of its splits, follows the contract of `winnow.data.ImageSet`.
+    """Check that an image set, or each split, follows the contract of `ImageSet`.
 
     Checks labels, class names, image names, pixels, cache keys, and selections.
 
@@ -181,7 +181,10 @@ class _ModuleChecks(_Checks):
         return module if dtype is None else module.to(dtype)
 
     def check_documented_settings(self) -> None:
-        """The docstring has an `Args:` line for each keyword-only argument; it is the help text of the config."""
+        """The docstring has an `Args:` line for each keyword-only argument.
+
+        The line is the help text of the config.
+        """
         missing = [one.name for one in parameters(type(self.subject)) if not one.meaning]
         self.require(not missing, f"no description of {', '.join(missing)}", "Add lines under 'Args:' of the class")
 
@@ -286,7 +289,7 @@ class _LossChecks(_ModuleChecks):
         self.require_close("other label values", renamed, value, "Compare labels only for equality")
 
     def check_references(self) -> None:
-        """The batch given as `ref_emb`, without pairs of an embedding with itself, equals the default references."""
+        """The batch as `ref_emb`, without self-pairs, equals the default references."""
         if not self.within_batch:
             return
         value: Tensor = self.fresh(torch.float64)(self.batch(), self.labels)
@@ -376,7 +379,7 @@ class _PoolingChecks(_ModuleChecks):
             self.require_close("masked half", masked, half, "Give masked features a weight of zero")
 
     def check_permutation(self) -> None:
-        """The order of the features does not change the vector of a pooling with the layout "set"."""
+        """The order of features does not matter to a pooling with layout "set"."""
         if self.subject.layout != "set":
             return
         order = torch.arange(SIDE * SIDE).roll(5)
@@ -385,14 +388,17 @@ class _PoolingChecks(_ModuleChecks):
         self.require_close("permuted features", vectors, self.pool(self.map)[0], 'Set layout = "grid" or "fixed"')
 
     def check_images_are_independent(self) -> None:
-        """In evaluation mode the vector of an image does not depend on the rest of the batch."""
+        """In evaluation mode an image's vector does not depend on the batch."""
         vectors = self.pool(self.map[:2], guide=self.guide[:2])[0]
         self.require_close(
             "smaller batch", vectors, self.pool(self.map)[0][:2], "Use batch statistics in training only"
         )
 
     def check_gradient(self) -> None:
-        """Features have a finite gradient that is not zero; zero features have a finite one."""
+        """Features have a finite gradient that is not zero.
+
+        Features of zero have a finite gradient.
+        """
         for scale in (1.0, 0.0):
             features = (scale * self.map).float().requires_grad_()
             vectors = self.pool(features, training=True)[0]
@@ -477,7 +483,7 @@ class _ReferenceChecks(_ModuleChecks):
         return value
 
     def check_several_batches(self) -> None:
-        """Values and gradients of several batches are finite, with several losses and dtypes."""
+        """Values and gradients are finite for several batches, losses, and dtypes."""
         for loss in self.losses:
             for dtype in DTYPES:
                 references = self.fresh()

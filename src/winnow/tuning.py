@@ -1,4 +1,4 @@
-"""Hyperparameter search with Optuna: search space, resumable study, and importance of each setting."""
+"""Hyperparameter search with Optuna: space, resumable study, importance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ Values: TypeAlias = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Range:
-    """Interval of numbers: integers if both bounds are integers, on a linear or logarithmic scale."""
+    """Interval of numbers on a linear or logarithmic scale.
+
+    Numbers are integers if both bounds are integers.
+    """
 
     low: float
     high: float
@@ -77,7 +80,9 @@ Space: TypeAlias = Mapping[str, Range | Choice]
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[dict[str, Range | Choice], list[str]]:
-    """Separate searched keys such as `train.lr=1e-6..1e-3:log` or `loss=c2|ms` from fixed overrides.
+    """Separate searched keys from fixed overrides.
+
+    Searched keys are `train.lr=1e-6..1e-3:log` or `loss=c2|ms`.
 
     A searched key is removed from the fixed overrides.
 
@@ -109,7 +114,10 @@ def parse_space(overrides: Sequence[str]) -> tuple[dict[str, Range | Choice], li
 
 @dataclass(frozen=True)
 class Search:
-    """A search on validation classes; its folder holds one run per trial and the study's database."""
+    """A search on validation classes.
+
+    Its folder holds one run per trial and the study's database.
+    """
 
     file: str | None  # config file of all trials
     overrides: Sequence[str]  # of all trials
@@ -152,7 +160,9 @@ class Search:
         on_end: Callable[[int, Values, float | None], None] = lambda number, values, score: None,
         cache: RunCache | None = None,
     ) -> Study:
-        """Run trials until the study has a number of them; interrupted trials resume from their checkpoints.
+        """Run trials until the study has a number of them.
+
+        Interrupted trials resume from their checkpoints.
 
         Args:
             trials: Number of trials, earlier calls included.
@@ -227,7 +237,10 @@ class Search:
         return RunDir(self.folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
 
     def _score(self, values: Values, callback: Callback, cache: RunCache | None) -> float | None:
-        """Train or resume the run of a trial; return its best validation score, or None if training failed."""
+        """Train or resume the run of a trial, and return its score.
+
+        The score is None if training failed.
+        """
         folder, config = self.run_dir(values), self.config(values)
         if folder.config_file.is_file():  # the database may be new and the run of another search
             check_same(config, folder)
@@ -244,7 +257,10 @@ class Search:
 
 
 def importances(study: Study) -> dict[str, float]:
-    """Return the PED-ANOVA importance of each key, which sum to 1; empty if there are too few different trials."""
+    """Return the PED-ANOVA importance of each key; they sum to 1.
+
+    The result is empty if there are too few different trials.
+    """
     optuna = _import_optuna()
     from optuna.importance import PedAnovaImportanceEvaluator
 
@@ -295,7 +311,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed_setting(requested: RunConfig, started: Mapping[str, Any]) -> str | None:
-    """Return the first setting in which a search was started differently; None if it can resume.
+    """Return the first setting in which a search was started differently, or None.
 
     Settings that did not exist when the search was started have their defaults.
 

@@ -192,7 +192,8 @@ def test_methods_have_the_names_of_the_config(name: str) -> None:
 def test_names_of_version_0_1_0_count_as_the_present_ones() -> None:
     for old, new in (("c2+gsp", "c2+gsp-zsr"), ("C1+XBM+GSP", "c1+xbm+gsp-zsr"), ("c2+gsp-alone", "c2+gsp-only"),
                      ("proxy_anchor+gsp,pooling.eps=20", "pa+gsp-zsr,pooling.eps=20"), ("c2+gem", "c2+gemean"),
-                     ("contrastive+gsp-zsr", "c2+gsp-zsr")):  # fmt: skip
+                     ("contrastive+gsp-zsr", "c2+gsp-zsr"), ("c1+memory", "c1+xbm"),
+                     ("c1+cross_batch_memory+gsp-zsr", "c1+xbm+gsp-zsr")):  # fmt: skip
         assert str(MethodSpec.parse(old)) == present_name(old) == new
     assert RENAMED_KEYS["method +gsp"] == "+gsp-zsr"  # the command line prints a notice
     assert present_name("GSP + ZSR") == "GSP + ZSR"  # a variant of a study
@@ -269,6 +270,7 @@ def test_a_method_with_settings_is_compared_with_the_one_without() -> None:
     assert bases("c2", "c2+gsp-zsr", "c2+gsp-zsr,pooling.eps=20") == ["c2", "c2+gsp-zsr"]
     margin = "loss.neg_margin=1"
     assert bases("c2", f"c2,{margin}", "c2+ccp", f"c2+ccp,{margin}") == ["c2", "c2", f"c2,{margin}"]
+    assert bases("c2", "c2+ccp", f"c2,{margin}", f"c2+ccp,{margin}") == ["c2", "c2", f"c2,{margin}"]
     slow, fast = "c2,train.lr=1e-5", "c2,train.lr=1e-4"
     assert bases(slow, fast) == ["None"]  # neither extends the other
     assert compared(slow, fast) == [(fast, slow)]

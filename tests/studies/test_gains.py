@@ -42,7 +42,7 @@ def test_claims_follow_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(method: str, points: float) -> None:
         def fair_table(number: str) -> Mapping[str, Any]:
             table = published(number)
-            return {name: {place: value + points * name.endswith(method) for place, value in values.items()}
+            return {name: {key: value + points * name.endswith(method) for key, value in values.items()}
                     for name, values in table.items()}  # fmt: skip
 
         monkeypatch.setattr(gains, "fair_table", fair_table)
@@ -88,7 +88,7 @@ def test_recorded_runs_are_compared_by_their_settings(tmp_path: Path) -> None:
     assert (gsp["numbers"], gsp["dataset"], gsp["method"], gsp["added"]) == ("mu", "CUB", "c2", "GSP")
     assert (gsp["MAP@R without"], gsp["points"], gsp["n"], gsp["verdict"]) == (19.0, 2.1, 3, "Reproduced")
     assert gsp["low"] == pytest.approx(2.1 - 4.303 * 0.1732 / 3**0.5, abs=0.01)  # Student's t with 2 degrees of freedom
-    # One seed of three in one study is all that the other plans; two seeds of the base have no match.
+    # One study planned three seeds, the other a single one; two seeds of the base have no match.
     assert (ccp["numbers"], ccp["MAP@R without"], ccp["points"]) == ("mu, frozen/again", 18.0, 0.5)
     assert (ccp["runs"], ccp["verdict"]) == ("", "Incomplete")
 

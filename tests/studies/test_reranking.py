@@ -1,4 +1,4 @@
-"""Study of re-ranking: rows of searches, and claims that compare seeds in pairs."""
+"""Study of re-ranking: rows of searches, and claims that pair seeds."""
 
 from __future__ import annotations
 

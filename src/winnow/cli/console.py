@@ -171,7 +171,7 @@ class WorkBars:
             note(f"{self._paces[bar].title}: {done}{of}{self.pace(bar, done, total)}")
 
     def pace(self, bar: TaskID, done: int, total: int | None) -> str:
-        """Return rate and time left as the end of a line, after which the next line is due an interval later."""
+        """Return rate and time left as the end of a progress line."""
         now = monotonic()
         self._paces[bar].due = now + INTERVAL_S
         return self._paces[bar].describe(done, total, now)

@@ -62,7 +62,7 @@ Rows = dict[str, dict[str, float]]
 
 
 def evaluate_model(run: Path, data: str | None, rerank: list[str]) -> tuple[Rows, int, dict[str, object], str]:
-    """Return table rows, number of queries, JSON record, and a note on the queries of a run or saved model."""
+    """Return table rows, number of queries, JSON record, and a note for a model."""
     from winnow.cli.progress import ConsoleCallback
     from winnow.training.run import evaluate_run
     from winnow.training.run_dir import RunDir
@@ -98,7 +98,10 @@ def rerank_result(result: RetrievalResult, embeddings: Tensor, rerank: list[str]
 
 
 def evaluate_index(folder: Path, rerank: list[str]) -> tuple[Rows, int]:
-    """Return the metrics of the labeled images of an index, each a query for the others, and the number of queries."""
+    """Return metrics of the labeled images of an index, and the number of queries.
+
+    Each image queries all other images.
+    """
     import numpy as np
 
     from winnow.evaluation import reranked_metrics, retrieval_metrics

@@ -1,4 +1,4 @@
-"""Help screens: plain text of at most 80 columns with groups of commands and options, and examples.
+"""Help screens: plain text of 80 columns with groups and examples.
 
 A command declares its screen where typer expects it. The docstring holds the description, the metavar and help of a
 parameter hold its line, and `rich_help_panel` names its group. The docstring may end in further sections:
@@ -35,7 +35,7 @@ LONGEST_LABEL = 26
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a help screen: a command, argument, option, or config key, and its meaning."""
+    """Line of a help screen: a label, such as a command, and its meaning."""
 
     label: str
     meaning: str
@@ -88,7 +88,10 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command of commands with a help screen of this module; `panels` orders the groups of commands."""
+    """A command of commands with a help screen of this module.
+
+    `panels` orders the groups of commands.
+    """
 
     panels: tuple[str, ...] = ()
 
@@ -97,7 +100,10 @@ class Group(TyperGroup):
         return group_screen(self, ctx.command_path).render(screen_width(), bold=True)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called; an unknown one is answered with the nearest name."""
+        """Return the called command.
+
+        The error about an unknown command suggests the nearest name.
+        """
         from winnow.cli.errors import unknown_command
 
         if args[0] not in self.commands:
@@ -147,7 +153,10 @@ def group_screen(group: Any, path: str) -> Screen:
 
 
 def label(option: Any) -> str:
-    """Return the names of an option: the short one, the first long one with its opposite, and its value."""
+    """Return the names of an option and its value.
+
+    The names are the short one, and the first long one with its opposite.
+    """
     short = [name for name in option.opts if not name.startswith("--")][:1]
     long = [name for name in option.opts if name.startswith("--")][:1]
     names = ", ".join([*short, *long])
@@ -165,7 +174,10 @@ def metavar(parameter: Any) -> str:
 
 
 def default_of(parameter: Any) -> str:
-    """Return the default of a parameter as text; "" where there is none or the help states it."""
+    """Return the default of a parameter as text.
+
+    The text is empty without a default, or if the help states it.
+    """
     value = parameter.default
     if value is None or isinstance(value, bool | list | tuple) or callable(value) or value == "":
         return ""
@@ -178,7 +190,7 @@ def _with_default(option: Any) -> str:
 
 
 def _read(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    """Return the paragraphs of a docstring, each on one line, and the lines of its sections."""
+    """Return the paragraphs of a docstring and the lines of its sections."""
     about: list[str] = []
     sections: dict[str, list[str]] = {}
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):

@@ -141,7 +141,9 @@ def search(
 
 
 def embed_queries(index: Index, images: list[str]) -> tuple[NDArray[np.float32], list[int | None]]:
-    """Return the vectors of the queries, and the index entry of each query or None; files take precedence over names.
+    """Return the vector of each query, and its index entry or None.
+
+    Files take precedence over names of entries.
 
     Raises:
         DataError: If a query is neither a file nor in the index.

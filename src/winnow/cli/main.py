@@ -143,7 +143,10 @@ def _main(
 
 
 def run() -> None:
-    """Run the command line. An error that the user can fix is printed as one line, without a traceback."""
+    """Run the command line.
+
+    An error that the user can fix is printed as one line, without a traceback.
+    """
     err = Console(stderr=True)
     _configure_warnings(err)
     try:

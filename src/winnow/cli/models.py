@@ -1,4 +1,4 @@
-"""`winnow embed`, `winnow explain`, and `winnow export`: commands that run a trained model."""
+"""`winnow embed`, `winnow explain`, and `winnow export`."""
 
 from __future__ import annotations
 
@@ -135,13 +135,19 @@ def load_model(run: Path, device: str) -> Embedder:
 
 
 def split_paths(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Split arguments into runs, which are the first one and the folders that follow it, and images."""
+    """Split arguments into runs and images.
+
+    Runs are the first argument and the folders that follow it.
+    """
     count = next((i for i, path in enumerate(paths[1:], 1) if not path.is_dir()), len(paths))
     return paths[:count], paths[count:]
 
 
 def load_models(runs: list[Path]) -> dict[str, Embedder]:
-    """Load models by their titles in a picture: the pooling, and the run's name where several have the same one."""
+    """Load models by their titles in a picture.
+
+    The title is the pooling, and the name of the run if several models have the same pooling.
+    """
     models: list[Embedder] = []
     for run in runs:
         if models and not any((folder / "config.json").is_file() for folder in (run, run / "model")):

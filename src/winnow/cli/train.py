@@ -102,7 +102,7 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
 
 
 def print_result(folder: Path, result: RunResult) -> None:
-    """Print the metrics of a run next to those without training, and the next commands."""
+    """Print the metrics of a run and of the baseline, and the next commands."""
     from winnow.cli.console import echo, metrics_table, out
 
     config = result.config
@@ -165,7 +165,7 @@ def train_sweep(
 
 
 def train_runs(runs: Sequence[PlannedRun], jobs: int | None) -> list[RunOutcome]:
-    """Train runs concurrently with a progress bar each, and report each failure when it occurs."""
+    """Train runs concurrently with progress bars; report failures immediately."""
     from winnow.cli.console import note
     from winnow.cli.progress import ConsoleCallback, bars
     from winnow.training.parallel import train_in_parallel
@@ -211,7 +211,7 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
 
 
 def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[str, Any]], str]:
-    """Return a row for each method, with mean and standard deviation over its seeds, and the table's title."""
+    """Return a row for each method, mean and std over seeds, and a table title."""
     from statistics import fmean, stdev
 
     from winnow.cli.console import METRICS
@@ -232,7 +232,10 @@ def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[
 
 
 def draw_run(run_dir: RunDir, result: RunResult) -> None:
-    """Draw the curves of a run, and its CCP subproblems, into its folder; a damaged log is reported instead."""
+    """Draw the curves of a run, and its CCP subproblems, into its folder.
+
+    A damaged log is reported instead.
+    """
     from winnow.cli.console import echo
     from winnow.report.figures import problem_curves, run_curves
     from winnow.report.style import save
@@ -251,7 +254,7 @@ def draw_run(run_dir: RunDir, result: RunResult) -> None:
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Add the command that resumes to an interrupt, with the folder, which the user may not have named."""
+    """Add the command that resumes, with its folder, to an interrupt."""
     try:
         yield
     except KeyboardInterrupt:
@@ -286,7 +289,10 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def check_data(config: RunConfig) -> None:
-    """Raise `ConfigError` if a config names no data, instead of training on the bundled images for minutes."""
+    """Raise `ConfigError` if a config names no data.
+
+    The default would train on the bundled images for minutes.
+    """
     if "path" not in config.data.model_fields_set:
         raise ConfigError(
             "data: not set. Name a folder of class folders or a CSV file (winnow train data=photos), or use the "

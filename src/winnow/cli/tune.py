@@ -70,7 +70,7 @@ def _print_trial(number: int, values: Values, score: float | None) -> None:
 
 
 def _write_trials(search: Search, study: Study) -> int:
-    """Write `trials.csv` and the figures; return the number of trials that did not fail."""
+    """Write `trials.csv` and the figures, and return the number of finished trials."""
     from winnow.files import write_text
     from winnow.report.figures import contour_figure, importance_figure
     from winnow.report.style import save

@@ -1,4 +1,4 @@
-"""Retrieval evaluation over several processes that each hold a shard of the embeddings."""
+"""Retrieval evaluation over processes that each hold a shard of embeddings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def evaluate_sharded(
     chunk_bytes: int = CHUNK_BYTES,
     group: dist.ProcessGroup | None = None,
 ) -> RetrievalResult:
-    """Evaluate the concatenated shards of all processes; each process scores its own queries.
+    """Evaluate the concatenated shards of all processes.
+
+    Each process scores its own queries.
 
     Every process of the group calls this function with its own shard. Shards are concatenated in the order of the
     ranks, and indices count through the concatenation. The result is the same on every process, bit for bit, as that
@@ -114,7 +116,7 @@ def _exchange(
     gallery_labels: Array | None,
     group: dist.ProcessGroup | None,
 ) -> tuple[list[Tensor], list[_Shard]]:
-    """Check this shard, exchange descriptions, and raise the error of any process on all processes."""
+    """Check this shard, and raise the error of any process on all processes."""
     own: list[Tensor] = []
     try:
         check_gallery(gallery, gallery_labels)

@@ -132,14 +132,17 @@ def _neighborhoods(ranks: Tensor, k1: int) -> Tensor:
 
 
 def _mutual(ranks: Tensor, k: int) -> Tensor:
-    """Return (M, M) bool: the items that are among the k nearest of each other, not counting themselves."""
+    """Return (M, M) bool: items among the k nearest of each other, without selves."""
     among = torch.zeros(len(ranks), len(ranks), dtype=torch.bool, device=ranks.device)
     among.scatter_(1, ranks[:, : k + 1], True)
     return among & among.mT
 
 
 def _overlap(left: Tensor, right: Tensor) -> Tensor:
-    """Return (Q, N): the sum over columns of the smaller value of both rows; rows are mostly zero."""
+    """Return (Q, N): the sum over columns of the smaller value of both rows.
+
+    Rows contain mostly zeros.
+    """
     result = torch.empty(len(left), len(right), dtype=left.dtype, device=left.device)
     columns = right.mT.contiguous()
     for row, values in enumerate(left):

@@ -60,7 +60,10 @@ class RetrievalResult:
         return self.reference_labels[self.neighbors] == self.query_labels[:, None]
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean of every metric over the queries that have a relevant reference, in [0, 1]."""
+        """Return the mean of every metric over queries with a relevant reference.
+
+        Values are in [0, 1].
+        """
         counted = self.relevant > 0
         return {name: float(values[counted].mean()) for name, values in self.per_query.items()}
 

@@ -24,7 +24,7 @@ def retrieval_metrics(
     gallery_labels: Array | None = None,
     ks: Sequence[int] = (1, 2, 4, 8),
 ) -> dict[str, float]:
-    r"""Compute P@1, R@k, P@R, and MAP@R of a retrieval, exactly, as fractions in [0, 1].
+    r"""Compute P@1, R@k, P@R, and MAP@R exactly, as fractions in [0, 1].
 
     Without a gallery, each embedding queries all other embeddings. Neighbors are ranked by Euclidean distance without
     normalization. For L2-normalized embeddings $\lVert q - r \rVert_2^2 = 2 - 2\, q^\top r$, so the order equals that
@@ -196,7 +196,9 @@ def score_queries(
 
 
 def _levels(ks: Sequence[int], keep: int, available: int) -> list[int]:
-    """Return ascending search depths; a query stops at the first depth that contains a hit.
+    """Return ascending search depths.
+
+    A query stops at the first depth that contains a hit.
 
     All ranks up to a small depth form one level, because a second search costs more than additional depth.
     """

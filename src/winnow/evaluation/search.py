@@ -151,11 +151,11 @@ class ExactSearch:
                 self.table = self_candidates(self.points[dtype], self.norms[dtype], width)
 
     def rows_at_once(self, k: int) -> int:
-        """Return the number of queries for which one block of distances fills `chunk_bytes`."""
+        """Return the number of queries whose block of distances fills `chunk_bytes`."""
         return self._rows(self._width(k))
 
     def nearest(self, rows: Tensor, k: int, *, num_exact: int) -> tuple[Tensor, Tensor]:
-        """Find the `k` nearest references of the given queries, ordered by (distance, index).
+        """Find the `k` nearest references of given queries, by (distance, index).
 
         Args:
             rows: Indices of the queries, shape (B,). At most `rows_at_once(k)` of them keep memory bounded.
@@ -176,11 +176,17 @@ class ExactSearch:
         return (vectors.double() - self.center).mul_(self.unit)
 
     def _width(self, k: int) -> int:
-        """Return the number of candidates for `k` neighbors; the query itself may be among them."""
+        """Return the number of candidates for `k` neighbors.
+
+        The query itself may be among them.
+        """
         return min(k + _SPARE + (self.self_index is not None), len(self.eligible))
 
     def _dtype(self, width: int) -> torch.dtype:
-        """Return the type of the products; at large depths float32 would leave too many orders undecided."""
+        """Return the type of the products.
+
+        At large depths float32 would leave too many orders undecided.
+        """
         return torch.float64 if width > _DEEP else self.references.dtype
 
     def _rows(self, width: int) -> int:
@@ -206,7 +212,7 @@ class ExactSearch:
             self.points[dtype], self.norms[dtype] = points, norms.to(dtype)
 
     def _nearest(self, rows: Tensor, k: int, num_exact: int, width: int) -> tuple[Tensor, Tensor]:
-        """Find the `k` nearest references among `width` candidates, or among more where these do not suffice.
+        """Find the `k` nearest references among `width` candidates, or among more.
 
         Returns:
             Squared distances (B, k) in units, float64, and positions among the eligible references (B, k).
@@ -247,7 +253,10 @@ class ExactSearch:
         return squares, positions
 
     def _candidates(self, points: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Return the `width` smallest |r|^2 - 2 q.r of every row and their positions, unordered."""
+        """Return the `width` smallest |r|^2 - 2 q.r of every row, with positions.
+
+        They are unordered.
+        """
         columns = self._columns(width)
         references, norms = self.points[points.dtype], self.norms[points.dtype]
         block = points.new_empty(len(points) * columns)
@@ -271,7 +280,7 @@ class ExactSearch:
 
 
 def self_candidates(points: Tensor, norms: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    r"""Find the `width` smallest squared distances of every point to all points, itself included.
+    r"""Find the `width` smallest squared distances of every point to all points.
 
     Only blocks on and above the diagonal are computed, each by one matrix product,
 

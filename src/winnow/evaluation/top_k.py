@@ -1,4 +1,4 @@
-"""Selection of the smallest values of each row, and exact distances of vector pairs.
+"""Smallest values of each row, and exact distances of vector pairs.
 
 A matrix product is fast, but the rounding of an entry may depend on its position in the matrix. Two equal vectors can
 then get different distances. Search therefore uses products to propose candidates only. `pair_distances` recomputes
@@ -69,7 +69,9 @@ def merge_smallest(best: tuple[Tensor, Tensor], values: Tensor, start: int) -> t
 
 
 def _below(values: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values of each row below its limit and their columns, padded with infinity.
+    """Return the values below each row's limit, and their columns.
+
+    Rows are padded with infinity.
 
     After the first blocks few values are below the limit. One pass finds the minima of column groups, and only groups
     with a minimum below the limit are scanned.
@@ -196,14 +198,17 @@ def chunks(*arrays: Tensor, size: int = 4096) -> Iterator[Tensor]:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Compute matrix products without TF32, bfloat16, autocast, and gradients inside the block."""
+    """Compute matrix products in full precision inside the block.
+
+    TF32, bfloat16, autocast, and gradients are off.
+    """
     with torch.no_grad(), torch.autocast(device.type, enabled=False), _full_float32():
         yield
 
 
 @contextmanager
 def _full_float32() -> Iterator[None]:
-    """Set the precision of float32 products to the highest one, and restore it at the end."""
+    """Set the highest precision of float32 products, and restore it at the end."""
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:  # the precision was set per backend (torch >= 2.9), which disables the global setting

@@ -26,7 +26,7 @@ from winnow.functional.k_center import covering_radius, greedy_k_center
 
 
 def prototype_histogram(features: Tensor, prototypes: Tensor) -> Tensor:
-    r"""Compute the histogram of the local features of each image over their nearest prototypes.
+    r"""Compute each image's histogram of local features over nearest prototypes.
 
     $$p^*_i = \tfrac1n \#\{ j : i = \arg\min_k \lVert \nu_k - x_j \rVert_2 \}$$
 

@@ -14,7 +14,9 @@ Normalizer = Callable[[Tensor], Tensor]
 
 
 def clip_norm(vectors: Tensor) -> Tensor:
-    r"""Scale vectors longer than 1 to unit length: $\bar u = u / \max(1, \lVert u \rVert_2)$.
+    r"""Scale vectors longer than 1 to unit length.
+
+    $\bar u = u / \max(1, \lVert u \rVert_2)$
 
     Shorter vectors stay as they are, unlike in [`l2_normalize`][winnow.functional.l2_normalize]. [GSP] calls this
     Lipschitz normalization.
@@ -77,7 +79,9 @@ class _Distance(torch.autograd.Function):
 
 
 def pairwise_distance(x: Tensor, y: Tensor) -> Tensor:
-    r"""Compute all distances $d_{ij} = \lVert x_i - y_j \rVert_2$; the gradient is 0 where $d_{ij} = 0$.
+    r"""Compute all distances $d_{ij} = \lVert x_i - y_j \rVert_2$.
+
+    The gradient is 0 where $d_{ij} = 0$.
 
     Args:
         x: (n, d) or (B, n, d).

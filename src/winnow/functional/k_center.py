@@ -11,7 +11,9 @@ PICKED, ABSENT = -1.0, -2.0  # below every squared distance, so picked points ra
 
 
 def greedy_k_center(points: Tensor, k: int, centers: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    r"""Select $k$ points that cover all points: repeatedly add the point farthest from the selection.
+    r"""Select $k$ points that cover all points.
+
+    Repeatedly adds the point farthest from the selection.
 
     $$i_{t+1} = \arg\max_i \min_{c \in \text{centers} \cup \{i_1..i_t\}} \lVert x_i - x_c \rVert_2$$
 
@@ -57,7 +59,9 @@ def greedy_k_center(points: Tensor, k: int, centers: Tensor | None = None, mask:
 
 
 def covering_radius(points: Tensor, centers: Tensor, mask: Tensor | None = None, *, chunk: int = 4096) -> Tensor:
-    r"""Compute the largest distance of a point to its nearest center: $\max_i \min_c \lVert x_i - c \rVert_2$.
+    r"""Compute the largest distance of a point to its nearest center.
+
+    $$\max_i \min_c \lVert x_i - c \rVert_2$$
 
     Leading dimensions are independent sets. Distances are computed from differences, so small ones are accurate.
 

@@ -97,7 +97,9 @@ def power_mean(x: Tensor, t: float, *, dim: int = -1, mask: Tensor | None = None
 def hard_skewed_mean(
     x: Tensor, k: int, *, largest: bool = True, dim: int = -1, mask: Tensor | None = None
 ) -> Tensor:  # fmt: skip
-    r"""Compute the mean of the K largest or K smallest numbers, the hard form of the other means.
+    r"""Compute the mean of the K largest or K smallest numbers.
+
+    It is the hard form of the other means.
 
     $$M_{[K]}(x) = \frac1K \sum_{j=1}^K x_{(N - j + 1)}, \qquad M_{[-K]}(x) = \frac1K \sum_{j=1}^K x_{(j)}$$
 

@@ -32,7 +32,7 @@ from winnow.functional.threshold import is_exporting, selection_threshold
 def soft_selection(
     scores: Tensor, mu: Tensor | float, mask: Tensor | None = None, prior: Tensor | None = None
 ) -> Tensor:  # fmt: skip
-    r"""Compute weights that keep a fraction $\mu$ of the items, the highest-scored first: a soft top-k.
+    r"""Compute weights that keep a fraction $\mu$ of the items: a soft top-k.
 
     $p_j = \sigma(\tau + l_j) / (n\mu)$ with $\tau$ such that the fractions $\sigma(\tau + l_j)$ average to $\mu$.
 
@@ -68,7 +68,9 @@ def soft_selection(
 
 
 def hard_selection(scores: Tensor, mu: float) -> Tensor:
-    r"""Compute weights that keep a fraction $\mu$ of the items: the limit of soft selection.
+    r"""Compute weights that keep the top fraction $\mu$ of the items.
+
+    It is the limit of soft selection.
 
     $$\max_{0 \le s_j \le 1} \sum_j l_j s_j \quad\text{s.t.}\quad \tfrac1n \sum_j s_j = \mu, \qquad
       p_j = \frac{s_j}{n \mu}$$
@@ -101,7 +103,7 @@ def normalize_prior(prior: Tensor, mask: Tensor | None = None) -> Tensor:
 def select(
     scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""Return $x_j = \tau + l_j$ and the weights $p_j$, both (B, n), for scores (B, n) and mu (B, 1)."""
+    r"""Return $x_j = \tau + l_j$ and the weights $p_j$, both (B, n)."""
     x = selection_threshold(scores, mu, mask, prior) + scores
     s = torch.where(mu < 1, torch.sigmoid(x), 1.0)
     if mask is not None:

@@ -1,4 +1,4 @@
-r"""Generalized Sum Pooling: a weighted mean of the local features nearest to learned prototypes.
+r"""Generalized Sum Pooling: mean of the features nearest to prototypes.
 
 The smoothed partial-transport problem (P2) of [GSP] moves a fraction $\mu$ of the uniform mass of the features to the
 prototypes at least cost. Its solution has one scalar unknown per image, the root in

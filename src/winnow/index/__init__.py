@@ -1,4 +1,4 @@
-"""Searchable image index: a folder of vectors, thumbnails, and the model that made the vectors."""
+"""Searchable image index: a folder of vectors, thumbnails, and their model."""
 
 from winnow.index.index import Hits, Index, reranked_search
 from winnow.index.storage import Entry

@@ -1,4 +1,4 @@
-"""Images to vectors and thumbnails, batch by batch, and the identity of an image by content hash and path."""
+"""Images to vectors and thumbnails, and the identity of an image."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class EmbeddedBatch:
 def embed_images(
     model: Embedder, images: ImageSet, indices: Sequence[int], *, batch_size: int = 64, thumbnails: bool = False
 ) -> Iterator[EmbeddedBatch]:
-    """Embed images of a set in the given order; the next batch is decoded while the network computes."""
+    """Embed images of a set in the given order.
+
+    The next batch is decoded while the network computes.
+    """
     decoder = Decoder(images, model.config.image.resize)
 
     def decode(index: int) -> Pixels | DataError:
@@ -84,7 +87,7 @@ def embed_images(
 
 @torch.inference_mode()
 def embed_pixels(model: Embedder, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
-    """Return the normalized vectors of images (H, W, 3) that were resized to the short side of the model."""
+    """Return normalized vectors of images (H, W, 3) that were resized already."""
     from winnow.functional import NORMALIZERS  # not needed to open and search an index
 
     if not pixels:
@@ -127,13 +130,16 @@ def content_hashes(images: ImageSet, progress: Progress | None = None) -> list[s
 
 
 def full_name(images: ImageSet, index: int) -> str:
-    """Return the absolute path of an image file, or the name of an image that is no file."""
+    """Return the absolute path of an image file, or the name of another image."""
     file = _file(images, index)
     return valid_text(images.name(index) if file is None else os.path.abspath(file))
 
 
 def valid_text(name: str) -> str:
-    """Return a name as valid Unicode; file names may be invalid, which a database rejects."""
+    """Return a name as valid Unicode.
+
+    File names may be invalid, which a database rejects.
+    """
     return name.encode("utf-8", "backslashreplace").decode()
 
 

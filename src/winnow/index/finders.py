@@ -1,4 +1,4 @@
-"""Finders of candidate neighbors: exact search on disk and FAISS, ranked by exact distances."""
+"""Finders of candidates: exact search on disk and FAISS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Finder(Protocol):
 
 
 class ExactFinder:
-    r"""Scans all vectors with $\lVert q - r \rVert^2 = \lVert q \rVert^2 + \lVert r \rVert^2 - 2\, q^\top r$.
+    r"""Scan of all vectors.
+
+    Uses $\lVert q - r \rVert^2 = \lVert q \rVert^2 + \lVert r \rVert^2 - 2\, q^\top r$.
 
     A matrix product rounds, so a few more candidates than requested are proposed. `rank_exactly` then orders them.
 
@@ -80,7 +82,10 @@ class ExactFinder:
 
 
 def _merge_block(best: tuple[Tensor, Tensor] | None, values: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
-    """Merge the smallest values so far with a block of columns (B, C); at most `width`, unordered."""
+    """Merge the smallest values so far with a block of columns (B, C).
+
+    At most `width` values remain, unordered.
+    """
     if best is None:
         return smallest(values, min(width, values.shape[1]))
     if best[0].shape[1] == width:
@@ -109,7 +114,9 @@ def rank_exactly(
 
 
 def check_kind(kind: str, count: int | None = None) -> None:
-    """Raise an error if a kind of search is unknown, not installed, or unsuitable for `count` vectors.
+    """Raise an error if a kind of search cannot be used for `count` vectors.
+
+    It may be unknown, not installed, or unsuitable for the number.
 
     Raises:
         ConfigError: If the kind is unknown, or needs more vectors.
@@ -124,7 +131,10 @@ def check_kind(kind: str, count: int | None = None) -> None:
 
 
 def build_finder(kind: str, vectors: Vectors, folder: Path) -> None:
-    """Write the files that a kind of search needs for vectors (N, D) into a folder; "exact" needs none."""
+    """Write the files of a kind of search for vectors (N, D) into a folder.
+
+    The kind "exact" needs none.
+    """
     if kind == "exact" or len(vectors) == 0:
         return
     faiss = _faiss(kind)
@@ -157,7 +167,7 @@ class FaissFinder:
 
 
 def measure_recall(finder: Finder, vectors: Vectors, *, k: int = 10, sample: int = 500) -> float:
-    """Return the fraction of the k nearest other vectors that a finder finds, over a sample of stored vectors."""
+    """Return the recall of the k nearest vectors over a sample of stored vectors."""
     if len(vectors) < 2:
         return 1.0
     k = min(k, len(vectors) - 1)
@@ -177,14 +187,17 @@ def measure_recall(finder: Finder, vectors: Vectors, *, k: int = 10, sample: int
 
 
 def _hnsw(faiss: Any, vectors: Vectors) -> Any:
-    """Create a navigable small-world graph (Malkov and Yashunin, 2018) with 32 links per vector, kept in memory."""
+    """Create a small-world graph (Malkov and Yashunin, 2018), 32 links per vector."""
     index = faiss.IndexHNSWFlat(vectors.shape[1], 32)
     index.hnsw.efConstruction = 200
     return index
 
 
 def _ivfpq(faiss: Any, vectors: Vectors) -> Any:
-    """Train k-means cells and codes of one byte per four dimensions (Jégou, Douze, and Schmid, 2011)."""
+    """Train k-means cells and codes of one byte per four dimensions.
+
+    Reference: Jégou, Douze, and Schmid, 2011.
+    """
     count, dim = vectors.shape
     codes = next(codes for codes in range(max(1, dim // 4), 0, -1) if dim % codes == 0)
     cells = max(1, min(round(4 * math.sqrt(count)), count // 39))

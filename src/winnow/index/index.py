@@ -258,7 +258,10 @@ class Index:
         return Hits(np.where(rows < 0, -1, stored.ids[rows]), distances)
 
     def query_vectors(self, queries: ImageLike | Sequence[ImageLike] | NDArray[Any] | Tensor) -> NDArray[np.float32]:
-        """Return the vectors (Q, dim) of queries; images are embedded by the model of the index."""
+        """Return the vectors (Q, dim) of queries.
+
+        Images are embedded by the model of the index.
+        """
         if not isinstance(queries, np.ndarray | Tensor) or (isinstance(queries, Tensor) and queries.dim() > 2):
             return self.model.encode(queries)
         vectors = as_embeddings(queries, "queries", empty=True).float().cpu().numpy()
@@ -305,7 +308,9 @@ class Index:
     def add(
         self, images: Images, *, prune: bool = False, batch_size: int = 64, progress: ProgressFactory = no_progress
     ) -> Changes:
-        """Add images, and embed images with changed content again; unchanged files are only hashed.
+        """Add images, and embed images with changed content again.
+
+        Unchanged files are only hashed.
 
         Args:
             images: As for `build`.
@@ -396,7 +401,7 @@ def reranked_search(
 
 
 def _create_folder(folder: Path, model: Embedder | None, kind: str, dtype: str, dim: int) -> Manifest:
-    """Create the folder of a new index with a copy of its model, and return its first manifest."""
+    """Create the folder of a new index, and return its first manifest."""
     make_folder(folder)
     if model is None:
         return Manifest("", "", kind, dtype, 0, dim, 0)

@@ -1,4 +1,7 @@
-"""Files of an index: manifest, generation, and entries; a generation is written once and then only read."""
+"""Files of an index: manifest, generation, and entries.
+
+A generation is written once and then only read.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,10 @@ class Entry:
 
 
 class EntryTable:
-    """Entries of one generation, in a read-only SQLite file; safe for use by many threads."""
+    """Entries of one generation, in a read-only SQLite file.
+
+    Many threads can use it.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -174,7 +180,7 @@ class EntryTable:
 
 @cache
 def _blank_thumbnail() -> bytes:
-    """Return the thumbnail of entries without an image, so every thumbnail is a valid JPEG."""
+    """Return the thumbnail of entries without an image, a valid JPEG."""
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64), "lightgray").save(buffer, "JPEG")
     return buffer.getvalue()
@@ -314,7 +320,10 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class IndexSnapshot:
-    """One opened state of an index; a change replaces the snapshot and never modifies it."""
+    """One opened state of an index.
+
+    A change replaces the snapshot and never modifies it.
+    """
 
     manifest: Manifest
     generation: Generation

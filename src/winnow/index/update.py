@@ -1,4 +1,4 @@
-"""Changes of an index: embed new images, plan the entries, write a generation, and switch to it.
+"""Changes of an index: embed, plan, write a generation, and switch to it.
 
 A new generation is written next to the current one, and replacing the manifest switches to it. The caller holds the
 lock of the index.
@@ -163,7 +163,7 @@ def embed_new(
     model: Embedder, images: ImageSet, hashes: Sequence[str], known: set[str], journal: Journal, batch_size: int, *,
     thumbnails: bool, progress: Progress,
 ) -> EmbeddedImages:  # fmt: skip
-    """Embed the images with hashes that are neither known nor in the journal; equal files are embedded once."""
+    """Embed images with new hashes, each hash once."""
     have = known | journal.hashes()
     new: dict[str, int] = {}
     for index, key in enumerate(hashes):
@@ -236,7 +236,7 @@ def no_readable_images(count: int, skipped: Sequence[tuple[str, str]]) -> str:
 def rewrite_index(
     path: Path, manifest: Manifest, before: IndexSnapshot, rows: Sequence[Row], progress: ProgressFactory
 ) -> IndexSnapshot:
-    """Write a new generation of rows that all come from the current one, and switch to it."""
+    """Write a new generation from rows of the current one, and switch to it."""
     return write_index(path, manifest, rows, _stored_or_journaled(before, None), progress)
 
 
@@ -266,7 +266,10 @@ def vector_rows(
 def write_vectors(
     path: Path, manifest: Manifest, vectors: NDArray[np.float32], rows: Sequence[Row], progress: ProgressFactory
 ) -> tuple[IndexSnapshot, Changes]:
-    """Write a new index of vectors and rows from `vector_rows`; image files get thumbnails."""
+    """Write a new index of vectors and rows from `vector_rows`.
+
+    Image files get thumbnails.
+    """
     with ThreadPoolExecutor(available_cores()) as pool:
 
         def content(chunk: Sequence[Row]) -> Iterator[_Content]:
@@ -288,7 +291,7 @@ def _stored_vectors(vectors: Array, dtype: str) -> NDArray[np.float32]:
 
 
 def _entry_paths(names: Sequence[str | PathLike[str] | int], count: int) -> list[str]:
-    """Return the path of each entry: absolute for a file that exists, else the name itself."""
+    """Return each entry's path: absolute for an existing file, else the name."""
     if isinstance(names, str) or len(names) != count:
         number = "one string" if isinstance(names, str) else str(len(names))
         raise DataError(f"names: expected {count} names, one per vector, got {number}.")
@@ -453,7 +456,7 @@ def write_generation(
 def _stored_or_journaled(
     before: IndexSnapshot | None, journal: Journal | None
 ) -> Callable[[Sequence[Row]], Iterator[_Content]]:
-    """Return the content of rows from the current generation, or from the journal for new images."""
+    """Return the content of rows from the current generation or the journal."""
 
     def content(rows: Sequence[Row]) -> Iterator[_Content]:
         for row in rows:
@@ -470,12 +473,15 @@ def _stored_or_journaled(
 
 
 def generation_folders(path: Path) -> list[Path]:
-    """Return the folders of all generations: the current one, and leftovers of interrupted changes."""
+    """Return the folders of all generations.
+
+    One is current, the others are leftovers of interrupted changes.
+    """
     return [one for one in path.glob(f"{_GENERATION}*") if one.name.removeprefix(_GENERATION).isdigit()]
 
 
 def as_image_set(images: Images) -> ImageSet:
-    """Return an image set from an image set, a folder or CSV file, or paths of image files."""
+    """Return an image set from a set, a folder, a CSV file, or image files."""
     if isinstance(images, ImageSet):
         return images
     if isinstance(images, str | PathLike):

@@ -1,4 +1,4 @@
-"""Embeddings of an image set in one file: NumPy, Parquet, or safetensors, with paths and labels."""
+"""Embeddings, paths, and labels in one file: NumPy, Parquet, or safetensors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def embed_to_file(
     batch_size: int = 64,
     progress: ProgressFactory = no_progress,
 ) -> EmbeddedFile:
-    """Embed images into a file, in their order; if the process is killed, the same call resumes.
+    """Embed images into a file, in their order.
+
+    If the process is killed, the same call resumes.
 
     - `.npy` contains the vectors (N, dim); a `.csv` file with the same stem contains paths and labels.
     - `.parquet` contains the columns `path`, `label`, and `embedding`.
@@ -151,7 +153,10 @@ def _write_parquet(path: Path, content: _Content) -> None:
 
 
 def _write_safetensors(path: Path, content: _Content) -> None:
-    """Write length of the header, header, and values directly; the library needs all vectors in memory."""
+    """Write length of the header, header, and values without the library.
+
+    The library requires all vectors in memory.
+    """
     shape = [len(content.hashes), content.dim]
     about = {"paths": json.dumps(content.paths), "labels": json.dumps(content.labels), "model": content.model}
     tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}

@@ -1,4 +1,4 @@
-"""Fused GSP on a GPU: its launches, and their interface to autograd and torch.compile."""
+"""Fused GSP on a GPU, for autograd and torch.compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pair losses, proxy losses, zero-shot and intra-batch regularization, and the proximal penalty."""
+"""Pair losses, proxy losses, zero-shot and intra-batch regularization."""
 
 from winnow.functional.pairs import Pairs
 from winnow.losses.base import PairLoss

@@ -120,7 +120,9 @@ class ArcFaceLoss(ProxyLoss):
 
 
 def add_angle(cosine: Tensor, margin: float) -> Tensor:
-    r"""Return $\cos(\theta + m)$ of $\cos \theta$, continued beyond $\theta = \pi - m$ by $\cos \theta - m \sin m$.
+    r"""Return $\cos(\theta + m)$ of $\cos \theta$.
+
+    Beyond $\theta = \pi - m$ it continues as $\cos \theta - m \sin m$.
 
     Args:
         cosine: Any shape.

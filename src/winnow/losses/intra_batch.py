@@ -92,7 +92,10 @@ class IntraBatchRegularizer(nn.Module):
         nn.init.normal_(self.classifier.weight, std=0.001)
 
     def refine(self, embeddings: Tensor) -> Tensor:
-        """Return the embeddings (B, d) after message passing; dropout is active in training mode."""
+        """Return the embeddings (B, d) after message passing.
+
+        Dropout is active in training mode.
+        """
         refined: Tensor = l2_normalize(embeddings)
         for layer in self.layers:
             refined = layer(refined)

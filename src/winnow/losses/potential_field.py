@@ -13,7 +13,7 @@ _LINEAR = 0.25
 
 
 class PotentialFieldLoss(ProxyLoss):
-    r"""Potential-field loss (PFML): each reference is a charge whose force decays with distance.
+    r"""Potential-field loss (PFML): references are charges whose force decays.
 
     $$L = \frac1Q \sum_q \Big( \sum_{r \in P_q} \big(1 - \psi(\max(d_{qr}, \delta))\big)
         + \sum_{r \in N_q} \big(\psi(\min(d_{qr}, \delta)) - 1\big) \Big), \qquad

@@ -319,7 +319,9 @@ class SoftTripleLoss(ProxyLoss):
 
 
 def cross_entropy_of_positives(logits: Tensor, pairs: Pairs) -> Tensor:
-    r"""Return $\operatorname{mean}_q -\log \sum_{r \in P_q} p_{qr}$, with p the softmax over a query's pairs.
+    r"""Return the mean negative log of each query's summed positive probability.
+
+    $\operatorname{mean}_q -\log \sum_{r \in P_q} p_{qr}$, with p the softmax over a query's pairs.
 
     The mean is over the queries that have a positive.
 

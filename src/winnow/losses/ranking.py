@@ -65,7 +65,7 @@ class SmoothAPLoss(PairLoss):
 
 
 class RecallAtKLoss(PairLoss):
-    r"""Recall@k surrogate: one minus the recall at several ranks, with sigmoids instead of steps.
+    r"""Recall@k surrogate: one minus recall, with sigmoids instead of steps.
 
     $$L = \operatorname{mean}_{q,\, k} \Big( 1 - \frac{1}{\min(k, |P_q|)} \min\Big(k, \sum_{p \in P_q}
         \sigma\Big(\frac{k - \rho_q(p)}{\tau_k}\Big)\Big) \Big), \qquad
@@ -133,7 +133,7 @@ class RecallAtKLoss(PairLoss):
 def smooth_ranks(
     similarities: Tensor, pairs: Pairs, temperature: float, max_positives: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    r"""Yield the smooth ranks of each query's positives, the most similar positive first.
+    r"""Yield the smooth ranks of each query's positives, most similar first.
 
     One positive of all queries at a time: the (Q, P, R) differences of all are never formed, and the number of rounds
     does not depend on the labels, as a captured graph requires.

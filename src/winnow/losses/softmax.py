@@ -1,4 +1,4 @@
-"""Losses with a soft maximum over pairs: multi-similarity, N-pairs, and supervised contrastive."""
+"""Losses with a soft maximum: multi-similarity, N-pairs, supervised contrastive."""
 
 from __future__ import annotations
 

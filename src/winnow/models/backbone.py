@@ -18,7 +18,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Backbone(nn.Module):
-    """Map images (B, 3, H, W) in [0, 1] to a feature map (B, C, h, w) or tokens (B, N, C).
+    """Map images (B, 3, H, W) in [0, 1] to a map (B, C, h, w) or tokens (B, N, C).
 
     The backbone subtracts the mean and divides by the standard deviation of its network. Class and register tokens of
     transformers are dropped, unless the class token is requested.
@@ -81,7 +81,10 @@ class Backbone(nn.Module):
         return compute(images)
 
     def compile_training(self) -> None:
-        """Compile the forward pass of training. Evaluation, with its other batch sizes, is not compiled."""
+        """Compile the forward pass of training.
+
+        Evaluation, with its other batch sizes, is not compiled.
+        """
         self._compiled = torch.compile(self._features, dynamic=False)
 
     def _features(self, images: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ class Backbone(nn.Module):
         return self
 
     def fingerprint(self) -> str:
-        """Return a hash of the weights and the selected output, as a key of feature caches."""
+        """Return a hash of weights and selected output, a key of feature caches."""
         # The printed network adds strides and padding, which weights do not contain.
         # Class names are hashed as version 0.1.0 spelled them, so its feature caches stay valid.
         network = str(self.network).replace("CIFAR(", "Cifar(")

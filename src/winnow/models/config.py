@@ -1,4 +1,4 @@
-"""Settings of an embedding model: the part of a run config that is saved with the weights."""
+"""Settings of an embedding model, which are saved with the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from winnow.registry import PartSettings, first_names, rename_keys
 
 
 class Section(BaseModel):
-    """Base of all config sections: unknown keys are errors, and a bare value sets the `shorthand` key.
+    """Base of all config sections.
+
+    Unknown keys are errors, and a bare value sets the `shorthand` key.
 
     Attributes:
         shorthand: Key that a bare value sets, as in `backbone=resnet50`.
@@ -31,7 +33,7 @@ class Section(BaseModel):
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
-        """Return "; did you mean 'x'?" for an unknown key of this section or below it, or "." if none is close."""
+        """Return "; did you mean 'x'?" for an unknown key, or "." if none is close."""
         synonym = cls.synonyms.get(key.rpartition(".")[2].lower())
         return f"; did you mean '{synonym}'?" if synonym else did_you_mean(key, known)
 
@@ -136,7 +138,10 @@ def _first_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, A
 
 
 def present_names(section: type[Section], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with renamed section keys under their present names; registries rename settings of components."""
+    """Return settings with renamed section keys under their present names.
+
+    Registries rename settings of components.
+    """
     renamed = rename_keys(tree, section, "")
     for key, value in renamed.items():
         field = section.model_fields.get(key)
@@ -153,7 +158,10 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section]) -> dict[str, Any]:
-    """Check the keys of a section and expand shorthands; registries check the settings of components."""
+    """Check the keys of a section and expand shorthands.
+
+    Registries check the settings of components.
+    """
     if not isinstance(tree, Mapping):
         where = prefix.rstrip(".") or "config"
         raise ConfigError(f"{where}: expected a mapping of keys, got {tree!r}. Write KEY: VALUE lines.")
@@ -179,7 +187,7 @@ def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section])
 
 
 def _known_keys(section: type[Section], prefix: str) -> list[str]:
-    """Return the keys to suggest: keys of the section, and at the top level of its sections too."""
+    """Return the keys to suggest, at the top level with keys of sections."""
     keys = list(section.model_fields)
     if not prefix:
         for name, field in section.model_fields.items():

@@ -44,14 +44,17 @@ CUSTOM_KEY = "custom_network"  # in config.json, next to the keys of ModelConfig
 
 
 class PoolingMap(NamedTuple):
-    """Network input of an image, and its pooling weights (h, w); None for poolings without weights."""
+    """Network input of an image, and its pooling weights (h, w).
+
+    The weights are None for poolings without weights.
+    """
 
     image: Image.Image
     weights: NDArray[np.float32] | None
 
 
 class CustomNetwork(BaseModel):
-    """Record of a user's network in a saved model: all that its weights do not contain."""
+    """Record of a user's network in a saved model."""
 
     class_name: str
     mean: tuple[float, ...]
@@ -81,7 +84,7 @@ class Embedder(nn.Module):
 
     @classmethod
     def create(cls, config: ModelConfig | Mapping[str, Any] | None = None, *, load_weights: bool = True) -> Embedder:
-        """Build a model from a config or a mapping such as `{"pooling": "gsp", "dim": 64}`.
+        """Build a model from a config or a mapping.
 
         Args:
             config: Settings of the model. Default: all defaults.
@@ -160,7 +163,7 @@ class Embedder(nn.Module):
 
     @classmethod
     def _assemble(cls, backbone: Backbone, config: ModelConfig, *, projection: bool = True) -> Embedder:
-        """Check that backbone, image size, and pooling fit, and add a head on the device of the backbone."""
+        """Check that backbone, image size, and pooling fit, and add a head."""
         features = probe_features(backbone, config)
         rows, columns = features[2:] if len(features) == 4 else (features[1], 1)
         head = Head(backbone.num_features, config.dim, config.pooling, positions=rows * columns, projection=projection)
@@ -370,7 +373,10 @@ class Embedder(nn.Module):
                 raise ModelError(f"{source}: '{key}' contains NaN or infinite values. Train the model again.")
 
     def fingerprint(self) -> str:
-        """Return a hash of config and weights. Models with the same fingerprint return the same embeddings."""
+        """Return a hash of config and weights.
+
+        Models with the same fingerprint return the same embeddings.
+        """
         # Settings and weights have the names of version 0.1.0, so fingerprints stay valid when names change.
         digest = hashlib.sha256(json.dumps(fingerprint_settings(self.config), sort_keys=True).encode())
         custom = self._custom_network()
@@ -414,7 +420,7 @@ class Embedder(nn.Module):
 
 
 def grid_shape(features: Tensor) -> tuple[int, int]:
-    """Return the rows and columns of a map (B, C, H, W), or of tokens (B, N, C) of a square grid.
+    """Return rows and columns of a map, or of tokens of a square grid.
 
     Raises:
         ModelError: If the number of tokens is not a square.

@@ -1,4 +1,7 @@
-"""Build backbones by name and load their weights. Weight files are read as tensors, never as code."""
+"""Backbones by name, and their weights.
+
+Weight files are read as tensors, never as code.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +171,10 @@ def wrap_network(
 
 
 def resolve_image_size(config: ModelConfig) -> ModelConfig:
-    """Return a config with the image size of a fixed-size network, unless the config sets a size."""
+    """Return a config with the image size of a fixed-size network.
+
+    A size in the config takes precedence.
+    """
     name = config.backbone.name
     if "crop" in config.image.model_fields_set or name in BUILTIN_NETWORKS or name in NETWORKS:
         return config
@@ -186,7 +192,9 @@ def resolve_image_size(config: ModelConfig) -> ModelConfig:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from a .safetensors, .pt, or .pth file without running code from it.
+    """Read a state dict from a .safetensors, .pt, or .pth file.
+
+    No code in the file is run.
 
     Raises:
         ModelError: If the file does not exist or holds other objects than tensors.
@@ -349,7 +357,10 @@ def _check_class_token(network: Any, config: BackboneConfig) -> None:
 
 
 def check_network(name: str) -> None:
-    """Raise `ConfigError` if no network has a name; the message lists names that contain it, or the closest one."""
+    """Raise `ConfigError` if no network has a name.
+
+    The message lists names that contain it, or the closest one.
+    """
     if name in BUILTIN_NETWORKS or name in NETWORKS:
         return
     ensure_torchvision()

@@ -98,9 +98,9 @@ class CBAM(Pooling):
 
 
 def crow_places(x: Tensor) -> Tensor:
-    r"""Return the location weights $a_j = (S_j / \lVert S \rVert_2)^{1/2}$, (B, n), of tokens (B, n, d) >= 0.
+    r"""Return the location weights (B, n) of tokens (B, n, d) >= 0.
 
-    $S_j = \sum_k x_{jk}$.
+    $a_j = (S_j / \lVert S \rVert_2)^{1/2}$ with $S_j = \sum_k x_{jk}$.
     """
     s = x.sum(dim=2)
     length = torch.linalg.vector_norm(s, dim=1, keepdim=True)
@@ -110,9 +110,9 @@ def crow_places(x: Tensor) -> Tensor:
 
 
 def crow_channels(presence: Tensor) -> Tensor:
-    r"""Return the channel weights $b_k = \log\big((d\epsilon + \sum_h q_h) / (\epsilon + q_k)\big)$, (B, d).
+    r"""Return the channel weights (B, d).
 
-    Rare channels get large weights, as rare words do.
+    $b_k = \log\big((d\epsilon + \sum_h q_h) / (\epsilon + q_k)\big)$. Rare channels get large weights.
     """
     total = presence.shape[1] * _TINY + presence.sum(dim=1, keepdim=True)
     return torch.log(total / (_TINY + presence))

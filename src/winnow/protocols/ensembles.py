@@ -127,7 +127,7 @@ def ensemble_metrics(
         raise DataError(describe_mismatch(mismatched))
     names = [[run.path.name for run in fold] for fold in folds]
     hashes = {run.path.name: _file_hash(run.embeddings_file) for fold in folds for run in fold}
-    settings = {"normalise": normalize, "ks": list(ks), "queries": queries}
+    settings = {"normalise": normalize, "ks": list(ks), "queries": queries}  # keys of the caches of version 0.1.0
     other_members, known = _read_cache(folder / CACHE, hashes, settings)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     read: dict[str, tuple[Tensor, Tensor]] = {}

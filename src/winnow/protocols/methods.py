@@ -12,13 +12,14 @@ from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
 from winnow.protocols.spec import SAMPLES_PER_CLASS, BackboneSpec, BySize, DatasetSpec, ProtocolSpec, check_overrides
+from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS
 from winnow.training.overrides import Overrides
 from winnow.training.sweep import at_commas
 
 SEPARATOR = "+"
 SHORT_LOSSES = {"proxy_anchor": "pa", "proxy_nca": "pnca", "soft_triple": "softtriple"}
-"""Names that [Thesis] has for losses, by their names in the config; the others are called alike."""
+"""Names of losses in methods, by their names in the config; all other losses have one name."""
 EARLIER_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
 """Additions by their names in version 0.1.0."""
 LONGEST_FOLDER = 100
@@ -250,10 +251,12 @@ def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | N
 
 
 def _addition(name: str, method: str) -> str:
-    """Return the present name of an addition."""
+    """Return the present name of an addition, also by its names in the config."""
     present = EARLIER_ADDITIONS.get(name, name)
     if present not in ADDITIONS and present in POOLINGS:
         present = POOLINGS.first_name(present)
+    if present in REFERENCES and REFERENCES.first_name(present) == "memory":
+        present = "xbm"
     if present not in ADDITIONS:
         hint = did_you_mean(name, [*ADDITIONS, *EARLIER_ADDITIONS])
         raise ConfigError(f"method '{method}': unknown addition '{name}'{hint} Available: {', '.join(ADDITIONS)}.")
@@ -278,7 +281,7 @@ def _proxy_settings(loss: str, dataset: DatasetSpec, protocol: ProtocolSpec, bac
         found.append(f"train.classes_per_batch={min(images, _CLASSES.get(dataset.preset, images))}")
     else:
         found += ["train.classes_per_batch=32", f"train.freeze_backbone_steps={protocol.eval_steps.of(dataset)}"]
-    if loss == "soft_triple":  # many on CUB and Cars196, few on the others, as in [Thesis], Table 3.1
+    if loss == "soft_triple":  # many on CUB and Cars196, few on SOP and In-shop, as in [Thesis], Table 3.1
         found.append(f"references.proxies_per_class={1 if dataset.large else 10}")
     if loss == "proxy_anchor" and dataset.preset == "sop" and not protocol.selects_on_test:
         found.append("train.lr=5e-6")

@@ -26,7 +26,7 @@ from winnow.training.overrides import Overrides
 from winnow.training.sweep import PlannedRun, check_same, import_runs, read_records
 
 MOST_RUNS = 1000
-"""Most runs of a fold, so that no two runs have the same seed."""
+"""Most runs of a fold; more would repeat seeds."""
 
 Executor = Callable[[Sequence[PlannedRun], Callable[[RunOutcome], None]], list[RunOutcome]]
 """Trains runs and calls a function at the end of each; finished runs are only read, started runs are resumed."""

@@ -239,7 +239,7 @@ def _difference(estimate: Estimate) -> Styled:
 def _flat(cell: Cell) -> dict[str, float | str | None]:
     """Return the columns of a number in CSV."""
     name = _heading((cell.dim, cell.metric))
-    found: dict[str, float | str | None] = {name: round(cell.value, _DIGITS), f"{name} mean": None}
+    found: dict[str, float | str | None] = {name: round(cell.value, _DIGITS)}
     found |= {f"{name} {key}": value for key, value in _rounded("mean", cell.estimate).items()}
     if cell.published is not None:
         one, paper = cell.published, f"{name} paper"

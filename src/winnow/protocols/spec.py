@@ -102,8 +102,8 @@ def _folder_settings(path: str, parts: int, fold: int) -> Overrides:
     if parts == 0:
         return Overrides.parse(f"data.path={path}", f"data.train_classes=1-{half}", "data.val_classes=test", test)
     val = fold_range(half, fold, parts)
-    others = [(1, val.start), (val.stop + 1, half)]
-    train = ",".join(f"{first}-{last}" for first, last in others if first <= last)
+    around = [(1, val.start), (val.stop + 1, half)]
+    train = ",".join(f"{first}-{last}" for first, last in around if first <= last)
     return Overrides.parse(
         f"data.path={path}", f"data.train_classes={train}", f"data.val_classes={val.start + 1}-{val.stop}", test
     )
@@ -183,7 +183,7 @@ class ProtocolSpec(Record):
         return self.parts == 0
 
     def settings(self, dataset: DatasetSpec, backbone: BackboneSpec) -> Overrides:
-        """Return the settings that all methods share."""
+        """Return the settings of all methods."""
         shared = [
             "backbone.train=full", "backbone.freeze_batch_norm=true", "image.resize=256", "image.crop=227",
             f"dim={self.dim}", f"normalize={self.normalize}",

@@ -184,7 +184,7 @@ def read_table(file: Path) -> ProtocolTable:
     """Read a `table.json`, also of version 0.1.0.
 
     Raises:
-        DataError: If the file cannot be read or contains something else.
+        DataError: If the file cannot be read or is no table.
     """
     try:
         return ProtocolTable.from_json(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""References that embeddings are compared with: the batch, proxies, a memory, or CCP."""
+"""References of a loss: the batch, proxies, a memory, or CCP."""
 
 from winnow.references.base import BatchReferences, PairLossFunction, ProxyReferences, References
 from winnow.references.ccp import ChanceConstrainedProxies
@@ -14,7 +14,7 @@ REFERENCES: Registry[References] = Registry(
         "ccp": ChanceConstrainedProxies,
     },
     default="batch",
-    aliases={"in_batch": "batch", "cross_batch_memory": "memory"},
+    aliases={"in_batch": "batch", "cross_batch_memory": "memory", "xbm": "memory"},
 )
 
 __all__ = [

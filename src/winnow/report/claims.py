@@ -1,4 +1,4 @@
-"""Published claims next to measured numbers, and the one rule that gives their verdicts."""
+"""Published claims, measured numbers, and the rule of verdicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    r"""Return the mean of runs with Student's interval; without one for fewer than two values.
+    r"""Return the mean of runs with Student's interval.
+
+    Fewer than two values have no interval.
 
     $$\bar v \pm t_{n-1,\,0.975} \, s / \sqrt n$$
 
@@ -70,7 +72,9 @@ class Verdict(StrEnum):
 def verdict(
     difference: Estimate | None, *, size: float | None = None, equal: float | None = None, complete: bool = True
 ) -> Verdict:
-    r"""Return the verdict of a claim from the paired difference in the claimed direction, $\Delta$ in $[l, h]$.
+    r"""Return the verdict of a claim from a paired difference.
+
+    The difference is $\Delta$ in $[l, h]$, in the claimed direction.
 
     | verdict | direction, $\Delta > 0$ | size, $\Delta = c$ | equivalence, $|\Delta| \le \delta$ |
     |---|---|---|---|
@@ -133,7 +137,7 @@ class CheckedClaim:
 
 
 def claims_table(claims: Iterable[CheckedClaim]) -> str:
-    """Return the claims as a Markdown table: claim, source, ours [95% interval], n, verdict."""
+    """Return the claims as a Markdown table with intervals and verdicts."""
     columns = [
         Column("claim", align="left"), Column("source", align="left"), Column("ours [95% interval]", align="left"),
         Column("n"), Column("verdict", align="left"),
@@ -158,7 +162,10 @@ def format_points(value: float, digits: int = 2) -> str:
 
 
 def format_interval(one: Estimate, digits: int = 2) -> str:
-    """Return a 95% interval: [−1.28, 2.04]; empty without one, and where nothing is random."""
+    """Return a 95% interval: [−1.28, 2.04].
+
+    The text is empty without an interval, and where nothing is random.
+    """
     if one.low is None or one.high is None or one.n is None:
         return ""
     low, high = (format_points(value, digits).removeprefix("+") for value in (one.low, one.high))

@@ -88,7 +88,7 @@ class Prototype:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Methods on the same data, as a report page shows them. The first method is the reference of all differences.
+    """Methods on the same data; the first one is the reference of differences.
 
     Raises:
         DataError: If `methods` is empty, or two methods have the same name.
@@ -114,13 +114,16 @@ class Comparison:
 
 
 def summarize(method: Method, metric: str) -> Estimate | None:
-    """Return a metric over the seeds of a method, as a fraction; None if no run has it."""
+    """Return a metric over the seeds of a method, as a fraction.
+
+    The result is None if no run has the metric.
+    """
     values = [run.metrics[metric] for run in method.runs if metric in run.metrics]
     return estimate(values) if values else None
 
 
 def paired_difference(method: Method, reference: Method, metric: str) -> Estimate | None:
-    """Return method minus reference over the seeds that both have, as a fraction; None without a common seed."""
+    """Return method minus reference over common seeds, or None without any."""
     theirs = {run.seed: run.metrics[metric] for run in reference.runs if metric in run.metrics}
     ours = {run.seed: run.metrics[metric] for run in method.runs if metric in run.metrics}
     values = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
@@ -133,12 +136,18 @@ def mean_map(method: Method) -> float:
 
 
 def best_other(comparison: Comparison) -> Method | None:
-    """Return the method with the highest mean MAP@R except the first one; None for a single method."""
+    """Return the method with the highest mean MAP@R except the first one.
+
+    The result is None for a single method.
+    """
     return max(comparison.methods[1:], key=mean_map, default=None)
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the result in one sentence: mean MAP@R of the best other method and of the reference."""
+    """Return the result in one sentence.
+
+    It names mean MAP@R of the best other method and of the reference.
+    """
     reference, other = comparison.methods[0], best_other(comparison)
     theirs = percent(mean_map(reference))
     if other is None:
@@ -147,7 +156,10 @@ def headline(comparison: Comparison) -> str:
 
 
 def evidence(comparison: Comparison) -> str:
-    """Return the paired difference of the headline with its interval and n; empty without a common seed."""
+    """Return the paired difference of the headline with its interval and n.
+
+    The text is empty without a common seed.
+    """
     reference, other = comparison.methods[0], best_other(comparison)
     found = None if other is None else paired_difference(other, reference, "MAP@R")
     if other is None or found is None:
@@ -160,7 +172,7 @@ def evidence(comparison: Comparison) -> str:
 
 
 def metric_names(comparison: Comparison) -> list[str]:
-    """Return all metrics of the runs: metrics of the tables first, then the other ones in order of occurrence."""
+    """Return all metrics of the runs, metrics of the tables first."""
     found = dict.fromkeys(name for method in comparison.methods for run in method.runs for name in run.metrics)
     return [name for name in METRICS if name in found] + [name for name in found if name not in METRICS]
 
@@ -201,7 +213,9 @@ def _columns(metric: str, found: Estimate | None, difference: Estimate | None) -
 
 
 def display_table(comparison: Comparison) -> tuple[list[Column], list[dict[str, Cell]]]:
-    """Return columns and rows of the results table: percent, mean ± std, and the difference in points.
+    """Return columns and rows of the results table.
+
+    Cells are percent, mean ± std, and the difference in points.
 
     A difference is bold if its 95% interval excludes 0.
     """
@@ -252,7 +266,10 @@ def mean_and_std(one: Estimate) -> Styled:
 
 
 def difference_cell(one: Estimate) -> Styled:
-    """Return a difference of fractions in points: +28.37 [27.32, 29.42]; bold if the interval excludes 0."""
+    """Return a difference of fractions in points, such as +28.37 [27.32, 29.42].
+
+    It is bold if the interval excludes 0.
+    """
     points = in_points(one)
     text = " ".join(filter(None, [format_points(points.mean), format_interval(points)]))
     bold = points.low is not None and points.high is not None and (points.low > 0 or points.high < 0)
@@ -260,7 +277,7 @@ def difference_cell(one: Estimate) -> Styled:
 
 
 def in_points(one: Estimate) -> Estimate:
-    """Return an estimate of fractions in percent, or of differences of fractions in points."""
+    """Return an estimate of fractions in percent, or of differences in points."""
     std, low, high = (None if value is None else 100 * value for value in (one.std, one.low, one.high))
     return Estimate(100 * one.mean, std, low, high, one.n)
 

@@ -1,4 +1,4 @@
-"""Style of all figures: type, lines, and files that suit light and dark pages; colors come from the palette."""
+"""Style of all figures: type, lines, and files for light and dark pages."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-s
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Make a function draw in winnow's style, independent of the caller's matplotlib settings."""
+    """Make a function draw in winnow's style, regardless of matplotlib settings."""
 
     @functools.wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -103,7 +103,9 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that belongs to no global state; call it inside a `styled` function.
+    """Return an empty figure that belongs to no global state.
+
+    Call it inside a `styled` function.
 
     Args:
         width: Inches.
@@ -151,7 +153,10 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def _css() -> str:
-    """Return rules that replace each color of the palette in dark mode; matplotlib writes colors as `style`."""
+    """Return rules that replace each color of the palette in dark mode.
+
+    Matplotlib writes colors as `style`.
+    """
     rules = [
         f'[style*="{what}: {light}"]{{{what}:{dark} !important}}'
         for light, dark in dark_colors().items()

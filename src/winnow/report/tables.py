@@ -48,13 +48,19 @@ _LATEX = str.maketrans(
 
 
 def columns_of(rows: Sequence[Row]) -> list[Column]:
-    """Return a column for each key in order of first occurrence; texts are aligned to the left."""
+    """Return a column for each key in order of first occurrence.
+
+    Text columns are aligned to the left.
+    """
     keys = dict.fromkeys(key for row in rows for key in row)
     return [Column(key, align="left" if _is_text(rows, key) else "right") for key in keys]
 
 
 def to_markdown(rows: Sequence[Row], columns: Sequence[Column] | None = None) -> str:
-    """Return a Markdown table. Without columns all keys are shown; without rows and columns the text is empty."""
+    """Return a Markdown table.
+
+    Without columns all keys are shown. Without rows and columns the text is empty.
+    """
     columns = columns_of(rows) if columns is None else columns
     if not columns:
         return ""
@@ -67,7 +73,10 @@ def to_markdown(rows: Sequence[Row], columns: Sequence[Column] | None = None) ->
 
 
 def to_csv(rows: Sequence[Row], columns: Sequence[Column] | None = None) -> str:
-    """Return comma-separated values at full precision; a cell without a value is empty."""
+    """Return comma-separated values at full precision.
+
+    A cell without a value is empty.
+    """
     columns = columns_of(rows) if columns is None else columns
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -108,7 +117,10 @@ def _text(cell: Cell, digits: int | None) -> str:
 
 
 def _common_digits(cells: Sequence[Cell]) -> int | None:
-    """Return the decimals that all floats of a column share, at most two; None if they need more or an exponent."""
+    """Return the decimals that all floats of a column share, at most two.
+
+    None if they need more decimals or an exponent.
+    """
     texts = [f"{cell:.4g}" for cell in cells if isinstance(cell, float)]
     most = max((len(text.partition(".")[2]) for text in texts), default=0)
     return None if most > 2 or any("e" in text for text in texts) else most

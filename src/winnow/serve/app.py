@@ -81,7 +81,10 @@ def create_app(
 
 
 def add_page(app: FastAPI) -> None:
-    """Add the files of the page as routes. They are read once: no path from a request reaches the disk."""
+    """Add the files of the page as routes.
+
+    They are read once: no path from a request reaches the disk.
+    """
     for file in (resources.files(__package__) / "website").iterdir():
         kind = _PAGE_TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
@@ -129,7 +132,9 @@ def serve(index: Index, listener: socket.socket, host: str, *, limits: Limits, t
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listen on a port before the service starts, so its number is known; 0 selects a free port.
+    """Listen on a port before the service starts, so its number is known.
+
+    The number 0 selects a free port.
 
     Raises:
         OutputError: If the port is in use, or the address does not belong to this machine.

@@ -1,4 +1,4 @@
-"""Encode query images, and pool them again with other mu and eps without another forward pass."""
+"""Encoding of query images, and pooling again with other mu and eps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from winnow.pooling.gsp import pool_residual
 
 
 class CropBox(NamedTuple):
-    """Region of an image that enters the network, in fractions of its width and height."""
+    """Region of an image that enters the network, in fractions of its sides."""
 
     left: float
     top: float
@@ -57,7 +57,7 @@ class EncodedImage:
 
 
 class QueryEncoder:
-    """A model that encodes images, and pools their features again with other mu and eps.
+    """Model that encodes images, and pools features again with other mu and eps.
 
     Attributes:
         adjustable: Whether mu and eps can be changed.
@@ -81,7 +81,10 @@ class QueryEncoder:
 
     @property
     def prototypes(self) -> Tensor | None:
-        """(m, d) prototypes; None without attributes, or before they are initialized from data."""
+        """Prototypes (m, d), or None.
+
+        The value is None without attributes, or before prototypes are initialized from data.
+        """
         pooling = self.pooling
         has_them = isinstance(pooling, PrototypePooling) and pooling.has_attributes and pooling.prototypes_ready
         return pooling.prototypes if has_them else None  # type: ignore[return-value]
@@ -118,7 +121,10 @@ class QueryEncoder:
 
     @torch.inference_mode()
     def repool(self, encoded: EncodedImage, mu: float | None, eps: float | None) -> EncodedImage:
-        """Pool the features of an image with other mu and eps; None stands for the model's value."""
+        """Pool the features of an image with other mu and eps.
+
+        None selects the value of the model.
+        """
         if (mu is None and eps is None) or encoded.features is None or self.mu is None or self.eps is None:
             return encoded
         features = encoded.features[None].to(self.model.device)
@@ -132,7 +138,9 @@ class QueryEncoder:
 
     @torch.inference_mode()
     def prototype_weights(self, encoded: EncodedImage, prototype: int) -> NDArray[np.float32] | None:
-        r"""Return the weight of each local feature j for prototype i, (n,), summing to 1; None without prototypes.
+        r"""Return each local feature's weight for prototype i; None without prototypes.
+
+        The weights (n,) sum to 1.
 
         $$\frac{p_j a_{ij}}{\sum_k p_k a_{ik}}, \qquad a_{ij} = \operatorname{softmax}_i(-\varepsilon c_{ij})$$
         """
@@ -166,7 +174,10 @@ def _row(values: Tensor | None, index: int) -> NDArray[np.float32] | None:
 
 
 def _box_of_original(box: CropBox, size: tuple[int, int]) -> CropBox:
-    """Convert fractions of the resized image, which lacks the ends of a very long one, to fractions of the original."""
+    """Convert fractions of the resized image to fractions of the original.
+
+    A very long image is cropped before it is resized.
+    """
     width, height = size
     longest = MAX_ELONGATION * min(width, height)
     kept_width, kept_height = min(1.0, longest / width), min(1.0, longest / height)

@@ -1,4 +1,4 @@
-"""Checks of every request (host, token, load, time), response headers, and metrics."""
+"""Checks of every request, response headers, and metrics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class RequestError(HTTPException):
 
 
 class Metrics:
-    """Prometheus metrics of one app. The label `route` is a route's template, so it has few values."""
+    """Prometheus metrics of one app.
+
+    The label `route` is a route's template, so it has few values.
+    """
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -81,7 +84,7 @@ class Metrics:
 
 
 class LimitsMiddleware:
-    """ASGI middleware that rejects requests, limits their number and time, and counts responses.
+    """ASGI middleware that checks, limits, and counts requests.
 
     Args:
         app: The wrapped app.
@@ -152,7 +155,7 @@ class LimitsMiddleware:
 
 
 class _Response:
-    """Sends a response with the headers that all responses have, and records its status."""
+    """Response with the common headers; its status is recorded."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.status, self._started = send, 0, False

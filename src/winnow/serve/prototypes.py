@@ -1,4 +1,4 @@
-"""Attributes of a sample of the index: how much each prototype is used, and its best matches."""
+"""Attributes of a sample of the index, and best matches of prototypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = logging.getLogger("winnow.serve")
 
 
 class PrototypeSampler:
-    """Encodes evenly spaced images of the index in the background and stores their attributes, (S, m).
+    """Background encoder of evenly spaced images, with their attributes (S, m).
 
     Batches of the sample alternate with requests. Until all are encoded, results cover the finished part.
 
@@ -64,7 +64,7 @@ class PrototypeSampler:
         return mean
 
     def top_images(self, prototype: int, k: int) -> list[tuple[int, float]]:
-        """Return ids and attributes of the k encoded images with the largest attributes of a prototype."""
+        """Return ids and attributes of the k images with a prototype's largest attributes."""
         values = self._attributes[: self.num_done, prototype]
         order = np.argsort(-values, kind="stable")[:k]
         return [(int(self.ids[row]), float(values[row])) for row in order]

@@ -1,4 +1,7 @@
-"""Responses of the HTTP API; keys of the JSON are part of its contract and do not change."""
+"""Responses of the HTTP API.
+
+Keys of the JSON are part of its contract and do not change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ class HealthResponse(Response):
 
 
 class CropRegion(Response):
-    """Region of an image that enters the network, in fractions of its width and height; it may exceed the image."""
+    """Region of an image that enters the network, in fractions of its sides.
+
+    It may exceed the image.
+    """
 
     left: float
     top: float
@@ -36,7 +42,7 @@ class CropRegion(Response):
 
 
 class WeightMap(Response):
-    """A grid of weights that divides the box evenly, relative to the mean weight: 1 is the mean."""
+    """Grid of weights that divides the box evenly; 1 is the mean weight."""
 
     rows: int
     columns: int

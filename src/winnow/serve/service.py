@@ -116,7 +116,10 @@ class SearchService:
             raise RequestError(404, f"id: the index has no image {entry_id}.") from None
 
     async def encode_entry(self, entry: Entry, mu: float | None = None, eps: float | None = None) -> EncodedImage:
-        """Encode an image of the index; its vector is the stored one, even if only a thumbnail can be encoded."""
+        """Encode an image of the index.
+
+        The vector is the stored one, also if only a thumbnail can be encoded.
+        """
 
         def with_stored_vector() -> EncodedImage:
             return self.encoder.repool(replace(encoded, vector=self.index.vectors([entry.id])[0]), mu, eps)
@@ -164,7 +167,9 @@ class SearchService:
 
 
 def read_entry_image(entry: Entry, limits: Limits) -> Image.Image:
-    """Return an image of the index, upright RGB: from its file if the file is unchanged, otherwise the thumbnail.
+    """Return an image of the index, upright RGB.
+
+    It is read from its file if the file is unchanged, otherwise from the thumbnail.
 
     The path is the stored one, never one from a request. The file is unchanged if its hash is the stored one.
     """

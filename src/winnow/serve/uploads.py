@@ -1,4 +1,4 @@
-"""Read and decode uploaded images; types are detected by content, sizes are checked before decoding."""
+"""Uploaded images: type by content, size checks, and decoding."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def decode_upload(data: bytes, limits: Limits) -> Image.Image:
 
 
 def _has_signature(data: bytes) -> bool:
-    """Return whether the first bytes belong to an accepted type; Pillow does not identify a damaged header."""
+    """Return whether the first bytes belong to an accepted type.
+
+    Pillow does not identify a damaged header.
+    """
     return data.startswith(_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
 
 

@@ -1,4 +1,4 @@
-"""Gains of CCP and GSP in MAP@R: in the published tables, and in recorded results of studies and protocols."""
+"""Gains of CCP and GSP in MAP@R, in published tables and in recorded results."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 
-Place: TypeAlias = tuple[str, int]
+Key: TypeAlias = tuple[str, int]
 """Dataset and embedding size."""
 
 
 @cache
-def fair_table(number: str) -> Mapping[str, Mapping[Place, float]]:
+def fair_table(number: str) -> Mapping[str, Mapping[Key, float]]:
     """Return MAP@R of a published table of the fair protocol in percent, by method."""
     content = json.loads(files("winnow.protocols").joinpath("published.json").read_text(encoding="utf-8"))
-    found: dict[str, dict[Place, float]] = {}
+    found: dict[str, dict[Key, float]] = {}
     for table, protocol, _, dim, dataset, method, metric, value, _ in content["rows"]:
         if (table, protocol, metric) == (number, "fair", "MAP@R"):
             found.setdefault(method, {})[dataset, dim] = value
@@ -40,7 +40,7 @@ def fair_table(number: str) -> Mapping[str, Mapping[Place, float]]:
 
 
 def published_rows(dim: int = 512) -> list[Row]:
-    """Return a row for every published method with an addition whose table has the method without it."""
+    """Return a row for every published method with and without an addition."""
     return [
         gain_row(PUBLISHED, addition, dataset, size, base, table[base][dataset, size], value)
         for addition, number in TABLES.items()
@@ -59,8 +59,11 @@ ON_PAR = 0.1  # points below which [Thesis] calls methods on par
 NEAR = 0.5  # points within which a mean is "about" a number
 
 
-def gains(table: Mapping[str, Mapping[Place, float]], method: str, base: str) -> dict[str, float]:
-    """Return the points by which a method is above another, by base, dataset, and embedding size."""
+def gains(table: Mapping[str, Mapping[Key, float]], method: str, base: str) -> dict[str, float]:
+    """Return the points by which a method is above another.
+
+    Keys are base, dataset, and embedding size.
+    """
     return {f"{base.upper()} on {SETS[dataset]}, {dim}": value - table[base][dataset, dim]
             for (dataset, dim), value in table[method].items()}  # fmt: skip
 
@@ -69,15 +72,18 @@ def added(addition: str) -> dict[str, float]:
     """Return the gains of an addition over every method that its table has without it."""
     table = fair_table(TABLES[addition])
     bases = {method: method.removesuffix(f"+{addition}") for method in table if method.endswith(f"+{addition}")}
-    return {place: gain for method, base in bases.items() if base in table
-            for place, gain in gains(table, method, base).items()}  # fmt: skip
+    return {key: gain for method, base in bases.items() if base in table
+            for key, gain in gains(table, method, base).items()}  # fmt: skip
 
 
 def over_memory() -> dict[str, float]:
-    """Return the points by which the best method with CCP is above the best with XBM, by dataset and size."""
+    """Return the points by which the best method with CCP is above that with XBM.
+
+    Keys are dataset and embedding size.
+    """
     table = fair_table("3.1")
-    best = {one: {place: max(values[place] for name, values in table.items() if name.endswith(f"+{one}"))
-                  for place in table["c2"]} for one in ("ccp", "xbm")}  # fmt: skip
+    best = {one: {key: max(values[key] for name, values in table.items() if name.endswith(f"+{one}"))
+                  for key in table["c2"]} for one in ("ccp", "xbm")}  # fmt: skip
     return {f"{SETS[dataset]}, {dim}": best["ccp"][dataset, dim] - best["xbm"][dataset, dim]
             for dataset, dim in table["c2"]}  # fmt: skip
 
@@ -109,8 +115,8 @@ def _gsp_mean(s: Scores) -> Evidence:
 
 def _gsp_on_par(s: Scores) -> Evidence:
     points = added("gsp-zsr")
-    least = {place.rpartition(",")[0]: 0.0 for place in points}
-    least = {one: min(gain for place, gain in points.items() if place.startswith(f"{one},")) for one in least}
+    least = {key.rpartition(",")[0]: 0.0 for key in points}
+    least = {one: min(gain for key, gain in points.items() if key.startswith(f"{one},")) for one in least}
     par = least.pop("PNCA on In-shop")
     second = min(least, key=least.__getitem__)
     ours = f"{format_points(par)} there, next {format_points(least[second])} ({second}); {ON_PAR} lies between by"
@@ -152,7 +158,7 @@ class Gains(Study):
         return Measurement(rows=rows, settings={"results": str(folder)})
 
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
-        """Draw the relative gains of the published tables, and the recorded gains in points."""
+        """Draw the published relative gains, and the recorded gains in points."""
         return {"": _draw(measured.rows)}
 
 
@@ -171,7 +177,7 @@ def _draw(rows: Sequence[Row]) -> Figure:
 
 
 def _draw_published(axes: Axes, rows: Sequence[Row], name: str) -> None:
-    """Draw the relative gains of an addition: a group for each dataset, a color for each method."""
+    """Draw relative gains: a group for each dataset, a color for each method."""
     colors = method_colors(dict.fromkeys(row["method"] for row in rows))
     width = 0.8 / max(len(colors), 1)
     for row in rows:

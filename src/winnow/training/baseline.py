@@ -1,4 +1,7 @@
-"""Baseline without training: the pretrained backbone with average pooling. Its features initialize the projection."""
+"""Baseline: the pretrained backbone with average pooling, without training.
+
+Its features also initialize the projection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Construction of image splits, model, and inputs from a config, as one `TrainingSetup`."""
+"""Image splits, model, and inputs of a run, built from its config."""
 
 from __future__ import annotations
 
@@ -62,12 +62,17 @@ class TrainingSetup:
         return MeanPoolBaseline(None if self.frozen else self.embedder.backbone, batch)
 
     def baseline_features(self, inputs: Inputs) -> Tensor:
-        """Return the baseline's features (N, C) of inputs, in RAM; computed once for all runs that share a cache."""
+        """Return the baseline's features (N, C) of inputs, in RAM.
+
+        They are computed once for all runs that share a cache.
+        """
         return self.mean_features.get(self.baseline, inputs, launched_processes())
 
 
 def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfig:
-    """Set what depends on the machine and data: frozen or not, learning rate, batch size, validation interval.
+    """Set values that depend on the machine and the data.
+
+    These are `backbone.train`, the learning rate, the batch size, and the validation interval.
 
     Raises:
         ConfigError: If a setting is out of range, or components do not fit together.
@@ -167,7 +172,9 @@ def build_inputs(
     cache: RunCache | None = None,
     origin: str = "",
 ) -> tuple[Inputs, Inputs, Inputs | None]:
-    """Return the inputs of training, validation, and test: crops, or features of a frozen backbone.
+    """Return the inputs of training, validation, and test.
+
+    Inputs are crops, or features of a frozen backbone.
 
     Args:
         config: Resolved config.
@@ -232,7 +239,7 @@ def make_crops(config: RunConfig) -> CropTransform:
 
 
 def evaluate_baseline(setup: TrainingSetup) -> dict[str, Metrics]:
-    """Return the metrics of the pretrained backbone with average pooling on validation and test."""
+    """Return the baseline's metrics on validation and test."""
 
     def evaluate(inputs: Inputs) -> Metrics:
         embeddings = l2_normalize(setup.baseline_features(inputs).to(setup.embedder.device))

@@ -1,4 +1,4 @@
-"""Objects that several runs of one process share, such as decoded images and frozen features."""
+"""Objects that several runs share, such as decoded images and features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class RunCache:
-    """Objects that several runs need and that are equal for each: image sets, decoded images, features.
+    """Equal objects of several runs: image sets, decoded images, features.
 
     Every run gets exactly what it would make without a cache.
     """

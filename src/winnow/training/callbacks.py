@@ -15,11 +15,14 @@ class Callback:
         """Handle a message for the user."""
 
     def progress(self, title: str) -> Callable[[int, int], None]:
-        """Start long work before training; return a function that is called with (done, total)."""
+        """Start long work before training.
+
+        Returns a function that is called with (done, total).
+        """
         return lambda done, total: None
 
     def start(self, steps: int, done: int) -> None:
-        """Handle the start of training: the largest number of steps, and the steps done before a resume."""
+        """Handle the start of training: number of steps, and steps before a resume."""
 
     def step(self, step: int) -> None:
         """Handle the end of a step."""
@@ -80,7 +83,10 @@ class CallbackList(Callback):
 
 
 def check_tensorboard() -> None:
-    """Raise `MissingExtraError` if TensorBoard is not installed; called before training starts."""
+    """Raise `MissingExtraError` if TensorBoard is not installed.
+
+    It is called before training starts.
+    """
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:

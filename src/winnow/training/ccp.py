@@ -1,4 +1,7 @@
-"""Chance-constrained proxies: training as a sequence of subproblems, each with proxies re-selected from data [CCP]."""
+"""Chance-constrained proxies [CCP]: training as a sequence of subproblems.
+
+Each subproblem starts with proxies that are selected from data.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ _POOLS = 1  # separates the seeds of pools from the seeds of steps
 
 
 class CCPSolver:
-    """Ends a subproblem when validation stops improving, and starts the next one with proxies selected from data.
+    """Sequence of subproblems, each with proxies selected from data.
+
+    A subproblem ends when validation stops improving.
 
     The images of a pool are a function of (seed, subproblem). All other state is in `state_dict`, so a resumed run
     continues exactly.
@@ -93,7 +98,7 @@ class CCPSolver:
 
     @torch.no_grad()
     def _converge(self) -> None:
-        """Use the best weights of the subproblem as its solution and as the target of the proximal penalty."""
+        """Set the subproblem's best weights as its solution and penalty target."""
         self._proximal.set_target({key.removeprefix("model."): one for key, one in self._best.items()})
         if self._ccp.start_from == "best":
             self._objective.load_state_dict(self._best)
@@ -115,7 +120,9 @@ class CCPSolver:
             self._save_best(step, start)
 
     def _iter_embed_pool(self, number: int) -> Steps[Tensor]:
-        """Embed b images of each class, with training crops and the network in evaluation mode: (C, b, d).
+        """Embed b images of each class, (C, b, d).
+
+        Crops are training crops, and the network is in evaluation mode.
 
         Processes share every batch.
 
@@ -154,13 +161,16 @@ class CCPSolver:
             )
 
     def _radius(self, pool: Tensor) -> float:
-        """Return the mean covering radius of the classes' pools around the proxies, normalized as in the loss."""
+        """Return the mean covering radius of the pools around the proxies.
+
+        Vectors are normalized as in the loss.
+        """
         normalize = self._objective.loss.normalizer
         return float(covering_radius(normalize(pool), normalize(self._ccp.class_proxies(self._classes))).mean())
 
     @torch.no_grad()
     def _rotation(self) -> float:
-        """Return the mean angle in degrees between the proxies and the proxies as they were selected."""
+        """Return the mean angle in degrees between selected and present proxies."""
         chords = (l2_normalize(self._selected) - l2_normalize(self._ccp.proxies)).norm(
             dim=1
         )  # exact for small angles too
@@ -189,7 +199,10 @@ class CCPSolver:
         }
 
     def load_state_dict(self, state: dict[str, Any], run_best: dict[str, Tensor]) -> None:
-        """Restore the entry `problems` of a checkpoint; `run_best` is the content of `best.pt`."""
+        """Restore the entry `problems` of a checkpoint.
+
+        `run_best` is the content of `best.pt`.
+        """
         self.history = [CCPProblem.from_dict(record) for record in state["history"]]
         self._without_gain, self._ready = state["stalled"], state["ready"]
         device = self._ccp.proxies.device

@@ -1,4 +1,4 @@
-"""Checkpoints: their content, the writer that saves them while training continues, and reading them to resume."""
+"""Checkpoints: their content, their writer, and reading them to resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Weights = dict[str, Tensor]
 
 
 class Checkpoint(TypedDict):
-    """Content of `checkpoint.pt`: all state of a run. `best.pt` holds the best weights, in the form of `learner`."""
+    """Content of `checkpoint.pt`: all state of a run.
+
+    `best.pt` contains the best weights, in the form of `learner`.
+    """
 
     config: dict[str, Any]  # settings of the run; only a run with equal settings resumes
     learner: Weights  # parameters and buffers of the Objective: model, losses, references
@@ -63,7 +66,10 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], monitor: str) -> TrainState:
-        """Read the entry `progress` of a checkpoint; `monitor` is the metric that selects the best weights."""
+        """Read the entry `progress` of a checkpoint.
+
+        `monitor` is the metric that selects the best weights.
+        """
         history = [ValidationEntry.from_dict(line) for line in values["history"]]
         peak = values.get("peak")
         if peak is None:  # checkpoints of early versions do not have it
@@ -116,7 +122,9 @@ class CheckpointWriter:
         self._failure: Exception | None = None
 
     def put(self, best: Weights | None, checkpoint: Checkpoint, history: list[ValidationEntry]) -> None:
-        """Write a state, at once or soon; `best` is None if the best weights have not changed.
+        """Write a state, immediately or soon.
+
+        `best` is None if the best weights have not changed.
 
         Raises:
             OutputError: If this or an earlier state could not be written.

@@ -144,7 +144,7 @@ class ZSRConfig(Section):
 
 
 class LIBCConfig(Section):
-    """Intra-batch connections: cross-entropy of embeddings refined by message passing in the batch."""
+    """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
 
@@ -157,7 +157,10 @@ class LIBCConfig(Section):
 
 
 class PlateauConfig(Section):
-    """Reduction of the learning rate when `train.monitor` stops improving (`train.schedule=plateau`)."""
+    """Reduction of the learning rate when `train.monitor` stops improving.
+
+    Used with `train.schedule=plateau`.
+    """
 
     shorthand: ClassVar[str | None] = "factor"
     aliases: ClassVar[Mapping[str, str]] = {"min_delta": "threshold"}
@@ -264,7 +267,7 @@ class RunConfig(ModelConfig):
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
-        """Return the key, or the component such as `pooling=gem`, to suggest for an unknown key."""
+        """Return the key or component, such as `pooling=gem`, to suggest."""
         for kind, registry in REGISTRIES.items():
             if key in registry:
                 return f"; did you mean '{kind}={key}'?"
@@ -308,7 +311,10 @@ class RunConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _match_schedule(self) -> RunConfig:
-        """Let `plateau.factor` below 1 mean `train.schedule=plateau`, as before there were other schedules."""
+        """Let `plateau.factor` below 1 mean `train.schedule=plateau`.
+
+        It did before other schedules existed.
+        """
         train, plateau = self.train, self.plateau
         if train.schedule == "plateau" and plateau.factor == 1:
             if "factor" in plateau.model_fields_set:
@@ -338,7 +344,10 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One config key with its default and meaning; settings of a component exist only for this component."""
+    """Config key with its default and meaning.
+
+    Settings of a component exist only for this component.
+    """
 
     name: str  # with its sections, such as "train.lr"
     default: Any
@@ -347,7 +356,10 @@ class ConfigKey:
 
 
 def config_keys() -> Iterator[ConfigKey]:
-    """Yield every config key; settings of components follow the key that names the component."""
+    """Yield every config key.
+
+    Settings of components follow the key that names the component.
+    """
     yield from _section_keys(RunConfig, "")
 
 
@@ -378,7 +390,7 @@ def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
 
 
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
-    """Return the dotted key of the first setting in which a recorded run differs from the requested settings.
+    """Return the first dotted key in which a recorded run differs, or None.
 
     The recorded settings are read through the present config. A setting that is newer than the record has its default,
     because the default of a new setting is the behavior before the setting existed.

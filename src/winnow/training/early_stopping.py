@@ -1,4 +1,4 @@
-"""Early stopping: selection of the best validation, and the end of training after `train.patience` without a gain."""
+"""Early stopping: the best validation, and the end after `train.patience`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EarlyStopping:
         self.patience = patience
 
     def update(self, state: TrainState, value: float) -> bool:
-        """Record the validation value at `state.step` and return whether it is the best so far."""
+        """Record the validation value at `state.step`; return whether it is the best."""
         improved = value > state.best + MIN_DELTA
         if improved:
             state.best, state.best_step = value, state.step

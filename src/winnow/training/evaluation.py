@@ -32,7 +32,10 @@ def evaluate(
     ks: Sequence[int] = KS,
     processes: Processes = SINGLE_PROCESS,
 ) -> RetrievalResult:
-    """Embed inputs, L2-normalize, and retrieve each among the others, or queries in their gallery."""
+    """Embed inputs, L2-normalize, and retrieve.
+
+    Each input queries all others, or queries search their gallery.
+    """
     return run_to_end(iter_evaluate(model, inputs, batch=batch, keep=keep, ks=ks, processes=processes))
 
 
@@ -79,7 +82,7 @@ def embed(
     batch: int = 128,
     processes: Processes = SINGLE_PROCESS,
 ) -> Tensor:
-    """Return embeddings (N, dim) of all inputs, or of selected rows, in inference mode."""
+    """Return embeddings (N, dim) of all inputs or selected rows."""
     return run_to_end(iter_embed(model, inputs, rows, batch=batch, processes=processes))
 
 
@@ -120,7 +123,10 @@ def evaluate_embeddings(
     ks: Sequence[int] = KS,
     processes: Processes = SINGLE_PROCESS,
 ) -> RetrievalResult:
-    """Retrieve each of the embeddings (N, dim) of inputs among the others, or queries in their gallery."""
+    """Retrieve with embeddings (N, dim) of inputs.
+
+    Each input queries all others, or queries search their gallery.
+    """
     labels = torch.from_numpy(inputs.labels).to(embeddings.device)
     retrieve = evaluate_retrieval if processes.count == 1 else evaluate_sharded
     if isinstance(inputs, QueryGallery):

@@ -69,7 +69,10 @@ def extract_features(
 def iter_features(
     backbone: Backbone, inputs: CropInputs, device: torch.device, progress: Progress | None = None
 ) -> Iterator[Tensor]:
-    """Yield maps (B, C, h, w) or tokens (B, n, C) of all images' center crops, on the CPU and in order."""
+    """Yield features of all center crops, on the CPU and in order.
+
+    Features are maps (B, C, h, w) or tokens (B, n, C).
+    """
     backbone.to(device).freeze()
     batch = CPU_BATCH if device.type == "cpu" else 128
     count = len(inputs.labels)
@@ -81,7 +84,7 @@ def iter_features(
 
 
 def compute_in_full_batches(backbone: Backbone, images: Tensor, batch: int) -> Tensor:
-    """Return the backbone's features of at most `batch` images, computed in a batch of exactly that size.
+    """Return features of at most `batch` images from a batch of exactly that size.
 
     Convolutions add in another order for another batch size. The features of an image must not depend on the other
     images of a batch, not even in their last bits.
@@ -93,7 +96,10 @@ def compute_in_full_batches(backbone: Backbone, images: Tensor, batch: int) -> T
 
 
 def cache_folder() -> Path:
-    """Return the folder of cached features: `$WINNOW_CACHE`, or `winnow` in the user's cache folder."""
+    """Return the folder of cached features.
+
+    It is `$WINNOW_CACHE`, or `winnow` in the user's cache folder.
+    """
     base = os.environ.get("WINNOW_CACHE")
     if base:
         return Path(base)
@@ -146,7 +152,9 @@ def _why_unreadable(images: ImageSet, index: int) -> str:
 
 
 class MappedFeatures:
-    """Maps (N, ...) in memory-mapped files, in any order; a map is read when it is used.
+    """Maps (N, ...) in memory-mapped files, in any order.
+
+    A map is read when it is used.
 
     Args:
         chunks: Maps of each file.
@@ -206,7 +214,9 @@ class FeatureStore:
         return MappedFeatures(self._chunks, locations)
 
     def add(self, keys: Sequence[str], parts: Iterable[Tensor]) -> None:
-        """Store maps that arrive in parts (n, ...); a chunk is written when it is large enough.
+        """Store maps that arrive in parts (n, ...).
+
+        A chunk is written when it is large enough.
 
         Raises:
             OutputError: If the disk is full or not writable.
@@ -232,7 +242,10 @@ class FeatureStore:
         return len(own)
 
     def _open(self, index: Path) -> None:
-        """Open a chunk; a damaged one counts as missing and is replaced when its images are requested."""
+        """Open a chunk.
+
+        A damaged chunk counts as missing and is replaced when its images are requested.
+        """
         try:
             keys = json.loads(index.read_text(encoding="utf-8"))
             # Copy-on-write, because torch has no read-only tensors.

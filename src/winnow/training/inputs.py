@@ -1,4 +1,4 @@
-"""Batches of a split: random or center crops of images, or feature maps of a frozen backbone."""
+"""Batches of a split: crops of images, or features of a frozen backbone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training objective: model, loss, references, and regularizers in one module with all trained parameters."""
+"""Training objective: model, losses, and references in one module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from winnow.training.engine.distributed import SINGLE_PROCESS
 
 
 class Objective(nn.Module):
-    r"""Model with its training objective $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + P$.
+    r"""Model with its training objective.
+
+    $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + P$
 
     All parameters of a run are parameters of this module: the optimizer, checkpoints, and counts use it alone.
 
@@ -86,7 +88,7 @@ class Objective(nn.Module):
         return {"loss": total, "metric": metric, **terms} if terms else {"loss": total}
 
     def _regularize(self, regularizer: CenterRegularizer, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the term of the proxies, or of the batch's class means if there are no proxies or means are set."""
+        """Return the penalty of proxies, or of class means without proxies."""
         proxies = None if regularizer.centers == "means" else self.references.class_centers()
         if proxies is not None:
             value: Tensor = regularizer(*proxies)
@@ -178,7 +180,9 @@ def check_components(config: RunConfig) -> None:
 
 
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
-    """Group all trainable parameters by learning rate; the last pattern that matches a name counts.
+    """Group all trainable parameters by learning rate.
+
+    The last pattern that matches a name counts.
 
     Raises:
         ConfigError: If a pattern matches no parameter.

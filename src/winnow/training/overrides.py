@@ -19,7 +19,9 @@ from winnow.training.config import REGISTRIES, RunConfig, make_config
 
 @dataclass(frozen=True)
 class Overrides:
-    """Settings that replace settings of a config: `a | b` has both, and of two values the one in `b`.
+    """Settings that replace settings of a config.
+
+    `a | b` has the settings of both, and of two values the one in `b`.
 
     As in a config, naming another component drops the settings of the one it replaces.
     """
@@ -54,7 +56,7 @@ class Overrides:
 
 
 def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
-    """Build a config from defaults, a YAML file, and overrides such as `loss.margin=0.2` or `data=FOLDER`.
+    """Build a config from defaults, a YAML file, and overrides.
 
     Raises:
         ConfigError: If the file cannot be read, a key is unknown, or a value has the wrong type.
@@ -91,7 +93,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _override(tree: dict[str, Any], override: str) -> None:
-    """Set one dotted key; a bare value of a section keeps the other settings of that section."""
+    """Set one dotted key.
+
+    A bare value of a section keeps the other settings of that section.
+    """
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"{override!r}: expected KEY=VALUE, such as train.lr=1e-4.")
@@ -119,7 +124,10 @@ def _override(tree: dict[str, Any], override: str) -> None:
 
 
 def _flatten(tree: Mapping[str, Any], section: type[Section] | None, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values; mappings are descended into where they are sections or components."""
+    """Yield dotted keys and values.
+
+    Only sections and components are flattened; other mappings are values.
+    """
     for key, value in tree.items():
         field = None if section is None else section.model_fields.get(key)
         inner = section_of(field) if field is not None else None
@@ -143,7 +151,10 @@ def _as_text(value: Any) -> str:
 
 
 def present_key(key: str) -> str:
-    """Return the present name of a dotted key; registries rename the settings of components."""
+    """Return the present name of a dotted key.
+
+    Registries rename the settings of components.
+    """
     section: type[Section] | None = RunConfig
     names = []
     for name in key.split("."):

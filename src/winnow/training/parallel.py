@@ -1,4 +1,4 @@
-"""Several runs concurrently on one device, because the small batches of one run cannot fill it."""
+"""Several runs concurrently on one device, which one run cannot fill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def train_in_parallel(
     on_end: Callable[[RunOutcome], None] = lambda outcome: None,
     cache: RunCache | None = None,
 ) -> list[RunOutcome]:
-    """Train runs concurrently: they take training steps in turn, each on its own stream of a GPU.
+    """Train runs concurrently.
+
+    They take training steps in turn, each on a separate stream of a GPU.
 
     On a CPU every result equals the result of the run alone. Objects that runs have in common are made once. A run that
     fails does not end the others. Finished runs are only read, and started runs are resumed.

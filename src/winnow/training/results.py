@@ -1,4 +1,7 @@
-"""Typed result of a run and its provenance; the JSON of each class has the keys of the class, in their order."""
+"""Typed result of a run and its provenance.
+
+The JSON of each class has the keys of the class, in their order.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ Metrics = dict[str, float]
 
 
 class Record(BaseModel):
-    """Base class of what result files hold. Reading accepts missing keys and keeps unknown ones."""
+    """Base class of the content of result files.
+
+    Reading accepts missing keys and keeps unknown ones.
+    """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, frozen=True)
 
@@ -114,7 +120,10 @@ class ParameterCount(Record):
 
 
 class CCPProblem(Record):
-    """One subproblem of a run with CCP. Values are validation values of `references.monitor`."""
+    """One subproblem of a run with CCP.
+
+    Values are validation values of `references.monitor`.
+    """
 
     model_config = ConfigDict(frozen=False)
 
@@ -149,7 +158,10 @@ class RunResult(Provenance):
 
 @dataclass(frozen=True, eq=False)
 class ValidationEntry(Mapping[str, float]):
-    """One validation of a run: a line of `log.jsonl`. It reads as the mapping that the line holds."""
+    """One validation of a run: a line of `log.jsonl`.
+
+    It can be read as the mapping in that line.
+    """
 
     step: int
     seconds: float | None  # of training so far; None in imported runs
@@ -200,7 +212,9 @@ def collect_provenance() -> Provenance:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, marked if it has changes, or None for an installed package.
+    """Return the commit of the source tree, or None for an installed package.
+
+    A tree with changes is marked.
 
     `$WINNOW_COMMIT` overrides it: a tree copied to a cluster node has no history or another repository's.
     """

@@ -56,7 +56,9 @@ def train(
     callback: Callback | None = None,
     cache: RunCache | None = None,
 ) -> RunResult:
-    """Train, test, and record one run, alone or together with the other processes of torchrun.
+    """Train, test, and record one run.
+
+    All processes of torchrun train it together.
 
     Args:
         config: Config; for a resumed run the config of its folder.
@@ -94,7 +96,9 @@ def iter_run(
     callback: Callback | None = None,
     cache: RunCache | None = None,
 ) -> Steps[RunResult]:
-    """Train, test, and record one run as a generator, so several runs can take turns; see `train`.
+    """Train, test, and record one run as a generator, so several runs can take turns.
+
+    See `train`.
 
     All draws from global random generators before the first training step happen before the first yield. With
     `resume=None` a run that the folder contains is resumed, and a new one is started otherwise.
@@ -254,7 +258,7 @@ def _records(values: list[dict[str, Any]]) -> list[CCPProblem]:
 
 
 def summarize_data(splits: Splits, test: Inputs | None) -> DataSummary:
-    """Return the number of images and classes of each split, missing images, and queries if there is a gallery."""
+    """Return the images, classes, queries, and missing images of each split."""
     sets = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
     present = {name: images for name, images in sets.items() if images is not None}
     queries = {"queries": test.count} if isinstance(test, QueryGallery) else {}
@@ -273,7 +277,9 @@ def evaluate_run(
     on_embeddings: Callable[[Tensor], None] = lambda embeddings: None,
     on_missing: Callable[[Mapping[str, Mapping[str, Any]]], None] = lambda missing: None,
 ) -> RetrievalResult:
-    """Evaluate a finished run on its test classes, or a run or saved model on all images of other data.
+    """Evaluate a finished run or a saved model.
+
+    A run is evaluated on its test classes, or on all images of other data.
 
     Args:
         run_dir: Folder of a run or of a saved model.

@@ -1,4 +1,4 @@
-"""Files of a run folder, written so an interruption at any time leaves the last good state."""
+"""Files of a run folder, safe against interruptions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RunDir:
         write_checked_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def discard(self) -> None:
-        """Remove a run that was created and could not start, so the folder can be used again."""
+        """Remove a created run that could not start."""
         for file in (self.config_file, self.data_file):
             forget_checksum(file)
             file.unlink(missing_ok=True)
@@ -199,7 +199,7 @@ class RunDir:
         write_checked_text(self.result_file, result.to_json(), adopt=self._checked)
 
     def write_embeddings(self, embeddings: Tensor, labels: Tensor, names: Sequence[str]) -> None:
-        """Save test embeddings (N, dim) as they were compared, labels (N,), and a fingerprint of the images."""
+        """Save test embeddings (N, dim), labels (N,), and a fingerprint of the images."""
         state = {"embeddings": embeddings.float().cpu().contiguous(), "labels": labels.cpu()}
         metadata = ImageSetFingerprint.compute(labels, names).metadata()
         write_checked(self.embeddings_file, lambda partial: save_file(state, partial, metadata), adopt=self._checked)
@@ -259,7 +259,7 @@ class RunDir:
 
 @dataclass(frozen=True)
 class ImageSetFingerprint:
-    """Hashes of an image set, so embeddings of different images are not concatenated or compared."""
+    """Hashes of an image set, to detect embeddings of different images."""
 
     labels: str  # hash of the labels in order
     names: str | None  # hash of names and labels; None in files of earlier versions
@@ -273,7 +273,10 @@ class ImageSetFingerprint:
 
     @classmethod
     def read(cls, labels: Tensor, metadata: Mapping[str, str] | None) -> ImageSetFingerprint:
-        """Read the metadata of a file of embeddings; a file without metadata has only its labels (N,)."""
+        """Read the metadata of a file of embeddings.
+
+        A file without metadata has only its labels (N,).
+        """
         return cls(_hash(map(str, labels.tolist())), (metadata or {}).get(_IMAGES))
 
     def metadata(self) -> dict[str, str]:
@@ -281,7 +284,10 @@ class ImageSetFingerprint:
         return {} if self.names is None else {_IMAGES: self.names}
 
     def matches(self, other: ImageSetFingerprint) -> bool:
-        """Return whether both are the same images in the same order; by labels alone if one has no names."""
+        """Return whether both are the same images in the same order.
+
+        Labels alone are compared if one has no names.
+        """
         if self.names is None or other.names is None:
             return self.labels == other.labels
         return self.names == other.names

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, steps, cosine, and plateau, also inside CUDA graphs."""
+"""Learning-rate schedules: warm-up, steps, cosine, and plateau."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def epochs_to_steps(settings: TrainConfig, epoch: int) -> None:
 
 
 class ReduceOnPlateau:
-    r"""Multiply the learning rate by a factor when validation has not improved for `patience` validations.
+    r"""Reduction of the learning rate after `patience` validations without a gain.
 
     $$\eta \leftarrow \max(f \eta, \eta_{\min}) \quad\text{after } k \text{ validations in a row with}\quad
       v \le v_{\text{best}} + \delta$$
@@ -170,7 +170,7 @@ class ReduceOnPlateau:
 
 
 class GraphLearningRates:
-    """Learning rates of an optimizer's parameter groups that can change while steps are replayed.
+    """Learning rates that can change while steps are replayed.
 
     A Python number would be a constant of a captured graph. There a rate is a tensor that is changed in place.
 

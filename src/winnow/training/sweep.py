@@ -1,4 +1,7 @@
-"""Sweeps: runs of all combinations of settings, planned in `plan.yaml`, and import of recorded runs."""
+"""Sweeps: runs of all combinations of settings, and import of recorded runs.
+
+`plan.yaml` contains the settings of all runs.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ class PlannedRun:
 
 
 def plan_runs(folder: Path, file: str | None, overrides: Sequence[str], sweep: Sequence[str]) -> list[PlannedRun]:
-    """Plan the runs of all combinations of lists such as `seed=0,1,2` and `pooling=gap,gsp`.
+    """Plan the runs of all combinations of lists such as `seed=0,1,2`.
 
     Args:
         folder: Folder of the run folders.
@@ -92,7 +95,7 @@ def plan_runs(folder: Path, file: str | None, overrides: Sequence[str], sweep: S
 
 
 def write_plan(folder: Path, runs: Sequence[PlannedRun]) -> None:
-    """Write the plan of a sweep, so runs that have not started when it is interrupted can be started later.
+    """Write the plan of a sweep, which `read_plan` reads to start missing runs.
 
     Raises:
         ConfigError: If the folder already contains runs.
@@ -164,7 +167,7 @@ def check_same(config: RunConfig, run_dir: RunDir) -> None:
 
 
 def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult | None) -> str | None:
-    """Return the first setting that differs between a requested config and a run, or None.
+    """Return the first setting in which a run differs from a config, or None.
 
     Settings that depend on the data or the machine may have any value unless they are set. All others have their
     default.
@@ -196,14 +199,20 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
 
 
 def _at(tree: Any, key: str) -> Any:
-    """Return the value of a dotted key; None if it is missing, or a pattern that contains dots itself."""
+    """Return the value of a dotted key, or None.
+
+    A key is missing, or is a pattern that contains dots.
+    """
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
 
 
 def _has_all_classes(count: int, result: RunResult | None) -> bool:
-    """Return whether a run trains on this many classes; an unfinished run compares its checkpoint when it resumes."""
+    """Return whether a run trains on this many classes.
+
+    An unfinished run compares its checkpoint when it resumes.
+    """
     return result is None or result.data.classes.get("train") == count
 
 
@@ -228,7 +237,7 @@ def at_commas(text: str) -> list[str]:
 
 
 def import_runs(runs: Sequence[PlannedRun], file: Path) -> int:
-    """Import finished runs from a result file into the folders of planned runs that do not exist.
+    """Import finished runs from a result file into missing run folders.
 
     An imported run has its config, result, validations, and provenance, but no model and no embeddings.
 

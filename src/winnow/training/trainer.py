@@ -32,7 +32,7 @@ from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau, make_
 
 
 class Trainer:
-    """Train an objective and keep the weights with the best validation MAP@R (`train.monitor`).
+    """Loop that trains an objective and selects the best weights by validation.
 
     A step is a function of the weights and of (seed, step). A run that is resumed from its last checkpoint takes the
     same steps as a run without interruption.
@@ -116,7 +116,7 @@ class Trainer:
         self.best_state: dict[str, Tensor] = {}
 
     def fit(self) -> TrainState:
-        """Train until the early stop or the last step, then load the best weights into the objective."""
+        """Train until the early stop or the last step, then load the best weights."""
         return run_to_end(self.iter_fit())
 
     def iter_fit(self) -> Steps[TrainState]:
@@ -165,7 +165,7 @@ class Trainer:
         return self.schedule.factor(step) * (1.0 if self.plateau is None else self.plateau.scale)
 
     def _iter_validate(self, losses: dict[str, float], start_time: float) -> Steps[None]:
-        """Evaluate the validation split, record whether it is the best so far, and write a checkpoint."""
+        """Evaluate the validation split, and write a checkpoint."""
         state = self.state
         result = yield from iter_evaluate(
             self.objective.model, self.val, batch=self.config.train.eval_batch_size,
@@ -202,7 +202,7 @@ class Trainer:
         return self.state.step >= self.config.train.max_steps or self.early_stopping.should_stop(self.state)
 
     def _last_validation(self) -> int:
-        """Return the step of the last validation, which is also the step of the last checkpoint."""
+        """Return the step of the last validation and checkpoint."""
         return self.state.history[-1].step
 
     def checkpoint(self) -> Checkpoint:
@@ -251,7 +251,10 @@ class Trainer:
             self.run_dir.write_history(self.state.history)
 
     def _check_finite(self) -> None:
-        """Raise `TrainingError` if the loss or an update was not finite; waits for the device."""
+        """Raise `TrainingError` if the loss or an update was not finite.
+
+        The call waits for the device.
+        """
         step = self.training_step.finite.first_bad_step()
         if step is None:
             if bool(torch.stack([p.isfinite().all() for p in self.objective.parameters()]).all()):

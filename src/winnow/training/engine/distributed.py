@@ -1,4 +1,7 @@
-"""One run trained by several processes of torchrun: each embeds a slice of a batch, all compute the whole loss."""
+"""One run in several processes of torchrun.
+
+Each process embeds a slice of a batch, and all compute the whole loss.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ TIMEOUT = timedelta(minutes=30)
 
 
 class _Gather(torch.autograd.Function):
-    r"""Gather rows and scale gradients, so the mean over processes that DDP takes is the gradient of the whole batch.
+    r"""Gather rows and scale gradients.
+
+    The mean over processes that DDP takes is then the gradient of the whole batch.
 
     Each of the P processes computes the same loss L of all embeddings e, of which it made the slice $e_p(\theta)$:
 
@@ -62,11 +67,17 @@ class Processes:
         return self.rank == 0
 
     def own_slice(self, total: int) -> slice:
-        """Return the rows of `total` that belong to this process: contiguous, disjoint, and of nearly equal size."""
+        """Return the contiguous rows of `total` that belong to this process.
+
+        Slices are disjoint and of nearly equal size.
+        """
         return self._slice(total, self.rank)
 
     def gather(self, rows: Tensor, total: int) -> Tensor:
-        """Return all rows (total, ...) from the slices of all processes; gradients reach each process's own rows."""
+        """Return all rows (total, ...) from the slices of all processes.
+
+        Gradients reach the rows of each process.
+        """
         if self.count == 1:
             return rows
         slices = [self._slice(total, rank) for rank in range(self.count)]
@@ -75,7 +86,10 @@ class Processes:
 
     @contextmanager
     def fork_rng(self, device: torch.device) -> Iterator[None]:
-        """Draw other random numbers than the other processes, as dropout should; restore the common state at exit."""
+        """Draw random numbers that differ between processes, as dropout should.
+
+        The common state is restored at exit.
+        """
         if self.count == 1:
             yield
             return
@@ -111,7 +125,7 @@ class _MixedPrecision(MixedPrecision):
 
 
 def launch_fabric(accelerator: str, precision: Any) -> Fabric:
-    """Make the Fabric of a run, for one process or all that torchrun started, and connect the processes.
+    """Make the Fabric of a run and connect its processes.
 
     Raises:
         ConfigError: If a machine has fewer GPUs than processes.

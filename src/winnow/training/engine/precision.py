@@ -11,12 +11,17 @@ from winnow.training.engine.distributed import launch_fabric, launched_processes
 
 
 def uses_grad_scaler(config: RunConfig) -> bool:
-    """Return whether gradients are scaled to fit 16 bits; steps whose gradients overflow are skipped."""
+    """Return whether gradients are scaled to fit 16 bits.
+
+    Steps whose gradients overflow are skipped.
+    """
     return config.train.precision == "16-mixed"
 
 
 def uses_cuda_graph(config: RunConfig, device: torch.device) -> bool:
-    """Return whether steps are replayed from CUDA graphs; the default is yes where possible.
+    """Return whether steps are replayed from CUDA graphs.
+
+    The default is yes where possible.
 
     Raises:
         ConfigError: If `train.cuda_graph` is true and graphs are not possible.
@@ -32,7 +37,7 @@ def uses_cuda_graph(config: RunConfig, device: torch.device) -> bool:
 
 
 def make_fabric(config: RunConfig) -> Fabric:
-    """Make the Fabric of a run on the configured device, for one process or all that torchrun started."""
+    """Make the Fabric of a run, for one process or all processes of torchrun."""
     requested = config.train.device
     if requested == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device: 'cuda' is set but torch detects no GPU. Set train.device=cpu.")

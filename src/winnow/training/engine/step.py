@@ -1,4 +1,7 @@
-"""One training step, captured as a CUDA graph where possible; no operation waits for the device."""
+"""One training step, captured as a CUDA graph where possible.
+
+No operation waits for the device.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _NEVER = torch.iinfo(torch.int64).max
 
 @runtime_checkable
 class GraphAware(Protocol):
-    """Module with host-side state in `forward`, such as counters, that CUDA graph replay does not run.
+    """Module with host-side state that CUDA graph replay does not update.
 
     A replayed step repeats the kernels of one `forward` and runs none of its Python code. Such a module
 
@@ -57,13 +60,16 @@ def graph_aware_modules(model: nn.Module) -> list[GraphAware]:
 
 
 class FiniteCheck:
-    """First step with a non-finite value, tracked on the device without waiting for it."""
+    """First step with a non-finite value, tracked on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._first = torch.full((), _NEVER, dtype=torch.int64, device=device)
 
     def update(self, step: Tensor, *values: Tensor) -> None:
-        """Check the values of one step, such as its loss and gradient norm; `step` is an int64 scalar."""
+        """Check the values of one step, such as its loss and gradient norm.
+
+        `step` is an int64 scalar.
+        """
         finite = torch.stack([value.detach().isfinite().all() for value in values]).all()
         self._first.copy_(torch.minimum(self._first, step.masked_fill(finite, _NEVER)))
 
@@ -74,7 +80,7 @@ class FiniteCheck:
 
 
 class TrainingStep:
-    """Forward, backward, gradient clipping, optimizer step, loss sums, and the check for finite values.
+    """Forward, backward, clipping, update, loss sums, and check for finite values.
 
     Without `capture` every step runs eagerly. With `capture` the first `WARM_UP` steps of every graph key run eagerly
     on fixed buffers for inputs and labels. The next step is captured, and from then on replayed.
@@ -140,16 +146,19 @@ class TrainingStep:
             module.after_replay()
 
     def replay(self) -> None:
-        """Replay the captured step on the batch in its buffers, as benchmarks on fixed tensors do."""
+        """Replay the captured step on the batch in its buffers, for benchmarks."""
         self._replays[self._graph_key()]()
 
     def _graph_key(self) -> Hashable:
-        """Return which kernels a step launches: keys of graph-aware modules and which parameters are trained."""
+        """Return keys of graph-aware modules and the trained parameters."""
         trained = tuple(parameter.requires_grad for parameter in self._parameters)
         return tuple(module.graph_key for module in self._graph_aware), trained
 
     def read_losses(self, steps: int) -> dict[str, float]:
-        """Return the mean of every loss term over the last steps and reset the sums; waits for the device."""
+        """Return the mean of every loss term over the last steps and reset the sums.
+
+        The call waits for the device.
+        """
         if not self._sums:
             return {}
         values = torch.stack([value.double() for value in self._sums.values()]).tolist()
@@ -184,7 +193,10 @@ class TrainingStep:
 
 @contextmanager
 def _cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN select algorithms by timing them; shapes of training batches never change."""
+    """Let cuDNN select algorithms by timing them.
+
+    Shapes of training batches never change.
+    """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:

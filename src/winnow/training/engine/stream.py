@@ -31,7 +31,9 @@ def run_to_end(steps: Steps[T]) -> T:
 
 
 class DeviceStream:
-    """CUDA stream, random-number generator, and graph memory of one run; does nothing on a CPU.
+    """CUDA stream, random-number generator, and graph memory of one run.
+
+    On a CPU it does nothing.
 
     Each stream has a generator because a CUDA graph reads its seed from device memory that belongs to the generator.
     Two concurrent runs with one generator would overwrite each other's seeds.
@@ -66,7 +68,7 @@ class DeviceStream:
             self._default.graphsafe_set_state(before)
 
     def run_on(self, steps: Steps[T]) -> Steps[T]:
-        """Run each step of a generator on this stream and deactivate the stream between steps."""
+        """Run each step of a generator on this stream."""
         if self.device.type == "cuda":
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
         while True:
@@ -82,7 +84,7 @@ class DeviceStream:
         return result
 
     def throttle(self) -> None:
-        """Record the end of a step and wait for an earlier one if the host is too far ahead."""
+        """Wait for an earlier step if the host is too far ahead."""
         if self.device.type != "cuda":
             return
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
@@ -92,7 +94,7 @@ class DeviceStream:
             self._events.popleft().synchronize()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Record work as a CUDA graph without running it, and return the function that replays it.
+        """Record work as a CUDA graph without running it; return the replay function.
 
         All graphs of a stream share one memory pool: no tensor made inside a graph may outlive its replay.
 
