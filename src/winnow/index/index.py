@@ -383,7 +383,7 @@ def reranked_search(
 
 
 def _create_folder(folder: Path, model: Embedder | None, kind: str, dtype: str, dim: int) -> Manifest:
-    """Create the folder of a new index with a copy of its model, and return its first manifest."""
+    """Create the folder of a new index, and return its first manifest."""
     make_folder(folder)
     if model is None:
         return Manifest("", "", kind, dtype, 0, dim, 0)

@@ -155,7 +155,7 @@ class EntryTable:
 
 @cache
 def _blank_thumbnail() -> bytes:
-    """Return the thumbnail of entries without an image, so every thumbnail is a valid JPEG."""
+    """Return the thumbnail of entries without an image, a valid JPEG."""
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64), "lightgray").save(buffer, "JPEG")
     return buffer.getvalue()

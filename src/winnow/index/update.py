@@ -1,4 +1,4 @@
-"""Changes of an index: embed new images, plan the entries, write a generation, and switch to it.
+"""Changes of an index: embed, plan, write a generation, and switch to it.
 
 A new generation is written next to the current one, and replacing the manifest switches to it. The caller holds the
 lock of the index.
@@ -234,7 +234,7 @@ def no_readable_images(count: int, skipped: Sequence[tuple[str, str]]) -> str:
 def rewrite_index(
     path: Path, manifest: Manifest, before: IndexSnapshot, rows: Sequence[Row], progress: ProgressFactory
 ) -> IndexSnapshot:
-    """Write a new generation of rows that all come from the current one, and switch to it."""
+    """Write a new generation from rows of the current one, and switch to it."""
     return write_index(path, manifest, rows, _stored_or_journaled(before, None), progress)
 
 
@@ -289,7 +289,7 @@ def _stored_vectors(vectors: Array, dtype: str) -> NDArray[np.float32]:
 
 
 def _entry_paths(names: Sequence[str | PathLike[str] | int], count: int) -> list[str]:
-    """Return the path of each entry: absolute for a file that exists, else the name itself."""
+    """Return each entry's path: absolute for an existing file, else the name."""
     if isinstance(names, str) or len(names) != count:
         number = "one string" if isinstance(names, str) else str(len(names))
         raise DataError(f"names: expected {count} names, one per vector, got {number}.")
@@ -444,7 +444,7 @@ def write_generation(
 def _stored_or_journaled(
     before: IndexSnapshot | None, journal: Journal | None
 ) -> Callable[[Sequence[Row]], Iterator[_Content]]:
-    """Return the content of rows from the current generation, or from the journal for new images."""
+    """Return the content of rows from the current generation or the journal."""
 
     def content(rows: Sequence[Row]) -> Iterator[_Content]:
         for row in rows:
@@ -469,7 +469,7 @@ def generation_folders(path: Path) -> list[Path]:
 
 
 def as_image_set(images: Images) -> ImageSet:
-    """Return an image set from an image set, a folder or CSV file, or paths of image files."""
+    """Return an image set from a set, a folder, a CSV file, or image files."""
     if isinstance(images, ImageSet):
         return images
     if isinstance(images, str | PathLike):

@@ -52,7 +52,7 @@ class PoolingMap(NamedTuple):
 
 
 class CustomNetwork(BaseModel):
-    """Record of a user's network in a saved model: all that its weights do not contain."""
+    """Record of a user's network in a saved model."""
 
     class_name: str
     mean: tuple[float, ...]
@@ -82,7 +82,7 @@ class Embedder(nn.Module):
 
     @classmethod
     def create(cls, config: ModelConfig | Mapping[str, Any] | None = None, *, load_weights: bool = True) -> Embedder:
-        """Build a model from a config or a mapping such as `{"pooling": "gsp", "dim": 64}`.
+        """Build a model from a config or a mapping.
 
         Args:
             config: Settings of the model. Default: all defaults.
@@ -161,7 +161,7 @@ class Embedder(nn.Module):
 
     @classmethod
     def _assemble(cls, backbone: Backbone, config: ModelConfig, *, projection: bool = True) -> Embedder:
-        """Check that backbone, image size, and pooling fit, and add a head on the device of the backbone."""
+        """Check that backbone, image size, and pooling fit, and add a head."""
         features = probe_features(backbone, config)
         rows, columns = features[2:] if len(features) == 4 else (features[1], 1)
         head = Head(backbone.num_features, config.dim, config.pooling, positions=rows * columns, projection=projection)
@@ -405,7 +405,7 @@ class Embedder(nn.Module):
 
 
 def grid_shape(features: Tensor) -> tuple[int, int]:
-    """Return the rows and columns of a map (B, C, H, W), or of tokens (B, N, C) of a square grid.
+    """Return rows and columns of a map, or of tokens of a square grid.
 
     Raises:
         ModelError: If the number of tokens is not a square.

@@ -262,7 +262,7 @@ class RunConfig(ModelConfig):
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
-        """Return the key, or the component such as `pooling=gem`, to suggest for an unknown key."""
+        """Return the key or component, such as `pooling=gem`, to suggest."""
         for kind, registry in REGISTRIES.items():
             if key in registry:
                 return f"; did you mean '{kind}={key}'?"
@@ -306,7 +306,10 @@ class RunConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _match_schedule(self) -> RunConfig:
-        """Let `plateau.factor` below 1 mean `train.schedule=plateau`, as before there were other schedules."""
+        """Let `plateau.factor` below 1 mean `train.schedule=plateau`.
+
+        It did before other schedules existed.
+        """
         train, plateau = self.train, self.plateau
         if train.schedule == "plateau" and plateau.factor == 1:
             if "factor" in plateau.model_fields_set:
