@@ -45,7 +45,9 @@ from winnow.index.storage import (
     Manifest,
     Row,
     create_entry_table,
+    map_vectors,
 )
+from winnow.integrity import record_checksums
 
 if TYPE_CHECKING:
     from winnow.models import Embedder
@@ -386,8 +388,9 @@ def write_index(
     name = f"{_GENERATION}{max(numbers, default=0) + 1:06d}"
     folder = path / name
     write_generation(folder, rows, content, manifest.dim, manifest.dtype, progress("writing"))
-    generation = Generation(folder)
-    build_finder(manifest.kind, generation.vectors, folder)
+    build_finder(manifest.kind, map_vectors(folder), folder)
+    record_checksums(folder, sorted(file.name for file in folder.iterdir()))
+    generation = Generation(folder, replace(manifest, count=len(rows)))
     finder = open_finder(manifest.kind, generation.vectors, folder)
     recall = None if manifest.kind == "exact" else measure_recall(finder, generation.vectors)
     manifest = replace(manifest, generation=name, count=len(rows), recall=recall)
@@ -405,6 +408,7 @@ def write_generation(
     """Write a new generation into a folder that does not exist yet.
 
     Raises:
+        DataError: If a vector contains NaN or infinite values; the partial folder is removed.
         OutputError: If writing fails; the partial folder is removed.
     """
     try:
@@ -421,7 +425,12 @@ def write_generation(
                 chunk = rows[start : start + _CHUNK]
                 found = list(content(chunk))
                 assert vectors is not None, "there are rows"
-                vectors[start : start + len(chunk)] = np.stack([vector for vector, _ in found])
+                values = np.stack([vector for vector, _ in found])
+                finite = np.isfinite(values).all(axis=1)
+                if not finite.all():
+                    path = chunk[int(np.argmin(finite))].path
+                    raise DataError(f"{path}: its vector contains NaN or infinite values. Check the model.")
+                vectors[start : start + len(chunk)] = values
                 db.executemany(
                     "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)",
                     [(row.id, start + number, row.path, row.label, row.hash, found[number][1])
@@ -436,6 +445,9 @@ def write_generation(
         for name in (VECTORS, IDS):
             with open(folder / name, "r+b") as file:
                 os.fsync(file.fileno())
+    except DataError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     except (OSError, sqlite3.Error) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise OutputError(_not_written(folder, error)) from None
