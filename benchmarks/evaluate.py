@@ -110,7 +110,7 @@ def run_evaluate(
 
 
 def make_task(case: Case, device: torch.device, seed: int = 0) -> Task:
-    """Return unit embeddings about as hard to search as embeddings of a trained network.
+    """Return unit embeddings about as hard to search as those of a network.
 
     The members of a class lie around a center in a low-dimensional space, at different distances, and are projected
     into the space of the embeddings, with noise.
@@ -208,7 +208,10 @@ def _measure_case(case: Case, methods: Mapping[str, Method], device: torch.devic
 
 
 def _check_agreement(case: Case, found: Mapping[str, Mapping[str, float]]) -> None:
-    """Raise if two methods compute different metrics: their times would not be comparable."""
+    """Raise if two methods compute different metrics.
+
+    Their times would not be comparable.
+    """
     for metric in METRICS:
         values = {name: metrics[metric] for name, metrics in found.items()}
         if not max(values.values()) - min(values.values()) <= _TOLERANCE:

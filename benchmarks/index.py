@@ -34,7 +34,7 @@ def run_index(
     repeats: int = 3,
     note: Callable[[str], None] = lambda text: None,
 ) -> Benchmark:
-    """Time searches in an index, and in many vectors derived from its own by jittering.
+    """Time searches in an index, and in many vectors jittered from its own.
 
     Args:
         path: Folder of the index.

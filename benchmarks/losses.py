@@ -78,7 +78,7 @@ def run_losses(
 
 
 def pml_loss(name: str, references: Tensor, num_classes: int, per_class: int) -> Loss | None:
-    """Return the loss of pytorch-metric-learning with its default parameters, or None without one.
+    """Return the loss of pytorch-metric-learning with default parameters, or None.
 
     Args:
         name: Name of the loss in winnow.

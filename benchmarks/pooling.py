@@ -57,7 +57,7 @@ def run_pooling(
     repeats: int = 15,
     note: Callable[[str], None] = lambda text: None,
 ) -> Benchmark:
-    """Time poolings forward and backward, with gradients for pooled vectors and attributes.
+    """Time poolings forward and backward, from pooled vectors and attributes.
 
     On a GPU also in bfloat16, replayed as a CUDA graph, and next to the memory floor: the time to read the features
     twice and write their gradient once, at the bandwidth of a copy in the same run.
@@ -133,7 +133,9 @@ def gsp_in_pytorch(features: Tensor, prototypes: Tensor, mu: float, eps: float) 
 
 
 def sums_alone(features: Tensor, prototypes: Tensor, mu: float, eps: float) -> Pooled:
-    r"""Lower bound of any pooling by distances to prototypes: distances, a log-sum-exp, a weighted sum.
+    r"""Lower bound of any pooling by prototypes.
+
+    It computes distances, a log-sum-exp, and a weighted sum.
 
     $$g = \sum_j \operatorname{softmax}_j(l)\, f_j, \qquad l_j = \log \sum_i e^{-\varepsilon c_{ij}}$$
     """
@@ -232,7 +234,10 @@ def _time_methods(
 def _errors(
     problem: PoolingProblem, methods: Mapping[str, PoolFunction], eps: float
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Return the largest relative error of outputs and of gradients of each GSP, compared with float64."""
+    """Return the largest relative error of outputs and gradients of each GSP.
+
+    The reference is float64.
+    """
     exact = problem.double().solve(gsp_in_pytorch, eps)
     found: dict[str, dict[str, float]] = {}
     for name, method in methods.items():
@@ -255,7 +260,7 @@ def _replayed(
     repeats: int,
     copy: Timing,
 ) -> Iterator[Measurement]:
-    """Yield measurements of CUDA graph replays, of each kernel, and of the memory floor."""
+    """Yield measurements of replays, of each kernel, and of the memory floor."""
     features = problems[0].features
     floor = copy.divided_by(2 * _COPIED_BYTES / (3 * features.nbytes))
     for name in (REFERENCE, "average pooling"):

@@ -1,4 +1,4 @@
-"""Measurements of a benchmark: the table that is printed and the JSON file that is saved."""
+"""Measurements of a benchmark: its printed table and its JSON file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Benchmark:
 
 
 def to_table(benchmark: Benchmark) -> Table:
-    """Return the measurements by case: median, range over median, ratio, memory, and other values."""
+    """Return the measurements by case as a table."""
     facts = list(dict.fromkeys(name for row in benchmark.rows for name in row.facts))
     memory = any(row.peak_bytes is not None for row in benchmark.rows)
     title = escape(f"{benchmark.title}; ratios to {benchmark.reference}")
@@ -95,7 +95,7 @@ def _cells(benchmark: Benchmark, row: Measurement, facts: Sequence[str], memory:
 
 
 def save(benchmark: Benchmark, folder: Path) -> Path:
-    """Write FOLDER/NAME.json with measurements, settings, command, commit, machine, and versions.
+    """Write FOLDER/NAME.json with measurements, settings, and provenance.
 
     Raises:
         OutputError: when it cannot be written.
@@ -133,7 +133,7 @@ def save(benchmark: Benchmark, folder: Path) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the content of a saved benchmark, with names of earlier versions replaced."""
+    """Return the content of a saved benchmark, with present names."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     content["command"] = _renamed(content["command"])
     for row in content["rows"]:

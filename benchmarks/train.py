@@ -1,4 +1,4 @@
-"""Time of training steps: the bare backbone, the eager loop, GSP, alone and in concurrent runs."""
+"""Time of training steps: bare backbone, eager loop, GSP, concurrent runs."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _warm_up(trainer: Trainer) -> None:
 
 
 def _make_contiguous(trainer: Trainer) -> None:
-    """Store the weights of a network in PyTorch's default order, and feed it images in that order."""
+    """Store weights in PyTorch's default order, and feed images in that order."""
     model = trainer.objective.model
     assert isinstance(model, Embedder), "the whole network is trained"
     backbone = model.backbone

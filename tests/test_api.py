@@ -43,6 +43,7 @@ def test_public_names_of_packages_exist(package):
         assert getattr(module, name) is not None
 
 
+@pytest.mark.slow
 def test_searching_needs_no_training_code():
     loaded = loaded_after("import winnow.index, winnow.models, winnow.evaluation, winnow.cli.index")
     assert not {name for name in loaded if name.startswith(("winnow.training", "winnow.losses", "winnow.miners"))}

@@ -222,7 +222,10 @@ def select_queries(images: ImageSet, results: Mapping[str, RetrievalResult]) -> 
 
 
 def draw_heat_maps(images: ImageSet, embedders: Mapping[str, Embedder]) -> list[HeatMap]:
-    """Return the pooling weights of each method on images at even distances, none of them a query."""
+    """Return the pooling weights of each method on evenly spaced images.
+
+    None of the images is a query.
+    """
     chosen = [index + 1 for index in select_evenly(len(images) - 1, HEAT_MAPS)]
     pictures = [images.read(i) for i in chosen]
     maps = {name: embedder.explain(pictures) for name, embedder in embedders.items()}

@@ -263,7 +263,7 @@ def _outputs(module: nn.Module, images: Tensor) -> list[Tensor]:
 
 
 def _largest_difference(run: Run, module: ExportModule, trials: list[Tensor]) -> float:
-    """Return the largest absolute difference between the outputs of a file and of the module."""
+    """Return the largest difference between outputs of a file and of the module."""
     largest = 0.0
     for images in trials:
         expected = _outputs(module, images)

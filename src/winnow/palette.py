@@ -1,4 +1,6 @@
-"""Colors of figures, pages, reports, and documentation: one palette, light and dark.
+"""Colors of figures, pages, reports, and documentation.
+
+There is one palette, light and dark.
 
 Text has a contrast of at least 4.5 with both grounds, marks of at least 3.0.
 """
@@ -19,7 +21,10 @@ class Color:
 
 @dataclass(frozen=True)
 class Look:
-    """Color of a method in light figures, with the marker and line that distinguish it without color."""
+    """Color, marker, and line of a method in light figures.
+
+    Marker and line distinguish it without color.
+    """
 
     color: str
     marker: str = "o"
@@ -112,7 +117,7 @@ def dark_colors() -> dict[str, str]:
 
 
 def palette_css(dark: str | None = None) -> str:
-    """Return all colors as CSS variables named by their roles, such as `--ink` and `--gsp-zsr`.
+    """Return all colors as CSS variables named by roles, such as `--ink`.
 
     Args:
         dark: Selector of dark mode, such as `[data-md-color-scheme="slate"]`. None follows the reader's system.

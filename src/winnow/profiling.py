@@ -68,7 +68,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def measure(function: Work, *, device: torch.device, repeats: int = 20, warmup: int = 3, inner: int = 1) -> Timing:
-    """Time a function: `warmup` untimed calls, then `repeats` runs of `inner` calls each.
+    """Time a function: `warmup` calls, then `repeats` runs of `inner` calls.
 
     On a GPU a run lies between two events of the current stream, so a function that launches little work is timed by
     its launches. On the CPU it is wall time. Caches stay as the previous run leaves them; for cold caches, rotate the
@@ -87,7 +87,7 @@ def measure(function: Work, *, device: torch.device, repeats: int = 20, warmup: 
 def measure_all(
     functions: Mapping[str, Work], *, device: torch.device, repeats: int = 20, warmup: int = 3, inner: int = 1
 ) -> dict[str, Timing]:
-    """Time several functions round-robin, so a drift of the machine affects all of them.
+    """Time functions round-robin, so a drift of the machine affects all.
 
     Args:
         functions: Callables to time, by name.
@@ -171,7 +171,9 @@ def peak_memory(function: Work, device: torch.device) -> int | None:
 
 
 def kernel_timings(work: Work, *, repeats: int, within: Callable[[str], bool] = lambda name: True) -> dict[str, Timing]:
-    """Time the kernels that a function launches on the current GPU, without gaps and launches.
+    """Time the kernels that a function launches on the current GPU.
+
+    Gaps and launches do not count.
 
     Args:
         work: Callable to profile. It runs once before, so compilation is not measured.

@@ -144,7 +144,7 @@ class Registry(Generic[T]):
         return model(**checked.model_dump())  # all fields count as set, so a written config names every one
 
     def presets(self, name: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return the named settings of a component, such as the values of a paper for a dataset."""
+        """Return the named settings of a component, such as values of a paper."""
         presets: Mapping[str, Mapping[str, Any]] = getattr(self[name], "presets", {})
         return presets
 
@@ -203,7 +203,7 @@ def rename_keys(given: Mapping[str, Any], kind: type, prefix: str) -> dict[str, 
 
 
 def first_names(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Return settings under their first names and values: the inverse of `rename_keys`."""
+    """Return settings under first names and values; inverts `rename_keys`."""
     names: dict[str, str] = {}
     for old, new in getattr(kind, "aliases", {}).items():
         names.setdefault(new, old)
@@ -224,7 +224,7 @@ def _settings_model(part: type, name: str) -> type[PartSettings]:
 
 
 def parameters(part: type) -> list[Parameter]:
-    """Return the keyword-only constructor arguments of a class, with the meanings in its docstring.
+    """Return the keyword-only constructor arguments of a class, with meanings.
 
     Arguments that the class lists in `not_settings` take objects instead of settings and are left to Python code.
     `setting_defaults` of the class replaces defaults of the constructor that differ in a config.
@@ -242,13 +242,16 @@ def parameters(part: type) -> list[Parameter]:
 
 
 def show_settings(part: object) -> str:
-    """Return the settings of a component as constructor arguments, for its `extra_repr`."""
+    """Return the settings of a component as constructor arguments.
+
+    It is the `extra_repr` of components.
+    """
     shown = [one.name for one in parameters(type(part)) if hasattr(part, one.name)]
     return ", ".join(f"{name}={getattr(part, name)!r}" for name in shown)
 
 
 def argument_docs(part: type) -> dict[str, str]:
-    """Read the `Args:` section of a docstring: argument name to meaning, on one line each."""
+    """Read the `Args:` of a docstring: argument name to meaning on one line."""
     doc = inspect.getdoc(part) or ""
     if "\nArgs:\n" not in doc:
         return {}

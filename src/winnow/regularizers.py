@@ -1,4 +1,4 @@
-"""Center regularizers, which push the centers of classes apart, by name in `REGULARIZERS`."""
+"""Center regularizers, which push class centers apart, in `REGULARIZERS`."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class TopKMeanRegularizer(CenterRegularizer):
         self.toward, self.k, self.delta, self.measure = toward, k, delta, measure
 
     def penalty(self, sampled: Tensor, centers: Tensor, pairs: Tensor) -> Tensor:
-        """Return the mean over centers of the mean over their K nearest or farthest centers."""
+        """Return the mean over centers of the mean over K nearest or farthest centers."""
         similarity = _similarity(sampled, centers, self.measure)
         means = hard_skewed_mean(similarity, self.k, largest=self.toward == "nearest", mask=pairs)
         return _masked_mean(_hinge(means, self.delta), pairs.any(dim=1))
@@ -387,7 +387,7 @@ def class_means(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _similarity(sampled: Tensor, centers: Tensor, measure: Measure) -> Tensor:
-    """Return cosines or negative distances (S, C), both largest for the nearest centers."""
+    """Return cosines or negative distances (S, C), largest for nearest centers."""
     return sampled @ centers.mT if measure == "cosine" else -pairwise_distance(sampled, centers)
 
 
@@ -397,7 +397,7 @@ def _masked_mean(terms: Tensor, mask: Tensor) -> Tensor:
 
 
 def _hinge(value: Tensor, delta: float | None) -> Tensor:
-    r"""Return $[v - \delta]_+$, the penalty of the constraint $v < \delta$, or $v$ if delta is None."""
+    r"""Return $[v - \delta]_+$, the penalty of $v < \delta$, or $v$ without delta."""
     return value if delta is None else (value - delta).relu()
 
 

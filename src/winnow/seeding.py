@@ -1,4 +1,4 @@
-"""Seeds: every random number of a run is a function of the seed of the run and of the step."""
+"""Seeds: all random numbers are functions of the run's seed and the step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def fork_rng() -> Iterator[None]:
-    """Restore the global generators at the end, so a run does not change the caller's random numbers."""
+    """Restore the global generators at the end.
+
+    A run does not change the caller's random numbers.
+    """
     python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:

@@ -289,7 +289,7 @@ class _LossChecks(_ModuleChecks):
         self.require_close("other label values", renamed, value, "Compare labels only for equality")
 
     def check_references(self) -> None:
-        """The batch given as `ref_emb`, without pairs of an embedding with itself, equals the default references."""
+        """The batch as `ref_emb`, without self-pairs, equals the default references."""
         if not self.within_batch:
             return
         value: Tensor = self.fresh(torch.float64)(self.batch(), self.labels)
@@ -379,7 +379,7 @@ class _PoolingChecks(_ModuleChecks):
             self.require_close("masked half", masked, half, "Give masked features a weight of zero")
 
     def check_permutation(self) -> None:
-        """The order of the features does not change the vector of a pooling with the layout "set"."""
+        """The order of features does not matter to a pooling with layout "set"."""
         if self.subject.layout != "set":
             return
         order = torch.arange(SIDE * SIDE).roll(5)
@@ -388,7 +388,7 @@ class _PoolingChecks(_ModuleChecks):
         self.require_close("permuted features", vectors, self.pool(self.map)[0], 'Set layout = "grid" or "fixed"')
 
     def check_images_are_independent(self) -> None:
-        """In evaluation mode the vector of an image does not depend on the rest of the batch."""
+        """In evaluation mode an image's vector does not depend on the batch."""
         vectors = self.pool(self.map[:2], guide=self.guide[:2])[0]
         self.require_close(
             "smaller batch", vectors, self.pool(self.map)[0][:2], "Use batch statistics in training only"
@@ -483,7 +483,7 @@ class _ReferenceChecks(_ModuleChecks):
         return value
 
     def check_several_batches(self) -> None:
-        """Values and gradients of several batches are finite, with several losses and dtypes."""
+        """Values and gradients are finite for several batches, losses, and dtypes."""
         for loss in self.losses:
             for dtype in DTYPES:
                 references = self.fresh()

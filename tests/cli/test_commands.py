@@ -407,7 +407,7 @@ def test_training_requires_data(winnow: Winnow, tmp_path: Path) -> None:
     for words in ([], ["seed=1"], ["data.val_fraction=0.2"], ["--sweep", "seed=0,1"]):
         said = winnow("train", *words)
         assert said.code == 2
-        assert "data=FOLDER" in one_line_error(said)
+        assert "winnow train data=photos" in one_line_error(said)
         assert "data=emoji" in one_line_error(said)
     assert not (tmp_path / "runs").exists()
     (tmp_path / "c.yaml").write_text("data: photos\n")

@@ -190,6 +190,7 @@ def test_equal_and_extreme_numbers_give_finite_gradients(name: str, value: float
         assert x.grad.isfinite().all()
 
 
+@pytest.mark.slow
 @every_mean
 def test_compiles_to_one_graph_that_equals_eager(name: str) -> None:
     torch._dynamo.reset()

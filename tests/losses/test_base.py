@@ -79,6 +79,7 @@ def test_excluded_pairs_are_added_to_those_of_an_embedding_with_itself(name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["c2", "proxy_anchor"])  # compared within the batch, and with own proxies
 def test_checks_do_not_break_a_compiled_graph(name):
     torch._dynamo.reset()

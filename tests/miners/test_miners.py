@@ -218,6 +218,7 @@ def test_every_miner_works_with_every_loss_and_source(name: str, source: str) ->
             assert queries.grad.isfinite().all()
 
 
+@pytest.mark.slow
 @every_miner
 def test_compiles_to_one_graph_that_equals_eager(name: str) -> None:
     torch._dynamo.reset()

@@ -270,6 +270,7 @@ def test_a_method_with_settings_is_compared_with_the_one_without() -> None:
     assert bases("c2", "c2+gsp-zsr", "c2+gsp-zsr,pooling.eps=20") == ["c2", "c2+gsp-zsr"]
     margin = "loss.neg_margin=1"
     assert bases("c2", f"c2,{margin}", "c2+ccp", f"c2+ccp,{margin}") == ["c2", "c2", f"c2,{margin}"]
+    assert bases("c2", "c2+ccp", f"c2,{margin}", f"c2+ccp,{margin}") == ["c2", "c2", f"c2,{margin}"]
     slow, fast = "c2,train.lr=1e-5", "c2,train.lr=1e-4"
     assert bases(slow, fast) == ["None"]  # neither extends the other
     assert compared(slow, fast) == [(fast, slow)]

@@ -61,6 +61,7 @@ def rendered(request: ProtocolRequest) -> tuple[str, str, str]:
     return render_markdown(table), render_csv(table), render_latex(table)
 
 
+@pytest.mark.slow
 def test_an_interrupted_protocol_ends_in_the_table_of_an_uninterrupted_one(
     make_folder: MakeFolder, tmp_path: Path
 ) -> None:

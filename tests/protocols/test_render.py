@@ -309,6 +309,28 @@ def test_a_published_loss_is_a_claim_too(tmp_path: Path) -> None:
     assert verdicts(table, pair, 0.04) == {"sign": "Not reproduced", "size": "Not reproduced"}
     fewer = table.model_copy(update={"rows": tuple(r.model_copy(update={"finished": 11}) for r in table.rows)})
     assert verdicts(fewer, pair, -0.04) == {"sign": "Incomplete", "size": "Incomplete"}
+    check_table(table, json.loads(table.to_json()))  # negative differences are bold too
+
+
+def test_intervals_are_clipped_to_percent(tmp_path: Path) -> None:
+    request = make_request("tuning", tmp_path, "c2")
+    runs = request.plan()
+    for run, score in zip(runs, (0.499, 0.4999, 0.47), strict=True):
+        finish(run, score)
+    cell = make_table(request, runs).rows[0].find(4, "P@1")
+    assert cell is not None
+    assert cell.estimate.low is not None
+    assert cell.estimate.low < cell.value < cell.estimate.high == 100
+
+
+def test_a_run_without_a_gain_is_not_counted_as_one_without_prototypes(tmp_path: Path) -> None:
+    request = make_request("tuning", tmp_path, "c2+gsp-zsr")
+    runs = request.plan()
+    for run, best_step in zip(runs, (0, 2, 4), strict=True):
+        finish(run, 0.2, best_step=best_step, prototypes_ready=best_step == 4)
+    page = render_markdown(make_table(request, runs))
+    assert "- c2+gsp-zsr: 1 of 3 runs have the best validation before the first step." in page
+    assert "- c2+gsp-zsr: 1 of 3 runs have the best validation before the prototypes were initialized" in page
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)

@@ -85,6 +85,7 @@ def cifar(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_full_study_analyzes_the_model_that_it_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(average_pooling, "COUNTS", (5, PROTOTYPES))
     settings = Overrides.parse(

@@ -117,6 +117,7 @@ def test_clusters_stay_clusters_in_the_plane() -> None:
     assert torch.equal(labels[distances.argmin(dim=1)], labels)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_every_problem_of_a_run_is_measured(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -103,6 +103,7 @@ def test_every_value_of_the_space_makes_a_config(size: str, tmp_path: Path) -> N
         assert config.train.patience == 40
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_a_search_is_continued_and_reported(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,7 @@ def test_synthetic_files_are_read_as_cifar(tmp_path: Path) -> None:
     assert (tmp_path / "train.bin").stat().st_mtime_ns == stamp
 
 
+@pytest.mark.slow
 def test_study_pretrains_trains_and_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collage, "LOSSES", {"C2": collage.LOSSES["C2"]})
     monkeypatch.setattr(collage, "QUICK", ("GAP", "GSP", DISTILLED))
@@ -116,6 +117,7 @@ def test_study_pretrains_trains_and_explains(tmp_path: Path, monkeypatch: pytest
     assert {path: path.stat().st_mtime_ns for path in request.runs.rglob("*.safetensors")} == stamps
 
 
+@pytest.mark.slow
 def test_nothing_is_trained_without_data(tmp_path: Path) -> None:
     request = StudyRequest(FULL, tmp_path / "runs", tmp_path / "none")
     with pytest.raises(DataError, match="no run of the study collage is finished"):

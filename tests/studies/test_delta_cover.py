@@ -71,6 +71,7 @@ def test_a_subset_of_all_images_ranks_perfectly_and_loses_nothing() -> None:
     assert all(row[CORRELATION] == 1 and row[LOST] == 0 for row in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 def test_the_study_ranks_checkpoints_of_stored_runs(
     make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

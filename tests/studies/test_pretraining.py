@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from winnow.data import ArrayImages
@@ -46,6 +47,7 @@ def test_every_image_is_shifted_and_mirrored_alone() -> None:
     assert len({mirrored for _, _, mirrored in seen}) == 2
 
 
+@pytest.mark.slow
 def test_it_learns_and_its_weights_load_as_a_backbone(tmp_path: Path) -> None:
     target, recipe = tmp_path / "made" / "weights.safetensors", Recipe(epochs=6, batch=16, lr=0.05)
     train, held_out = colored(90, 0), colored(30, 1)

@@ -29,6 +29,7 @@ def grid(make_folder: MakeFolder) -> GridStudy:
     return tiny_grid(make_folder(), (GAP, GMP), (0, 1), HIGHER)
 
 
+@pytest.mark.slow
 def test_runs_are_trained_once_and_their_table_does_not_change(grid: GridStudy, tmp_path: Path) -> None:
     notes: list[str] = []
     asked = request(grid, tmp_path / "runs", note=notes.append)
@@ -49,6 +50,7 @@ def test_runs_are_trained_once_and_their_table_does_not_change(grid: GridStudy, 
         assert run["machine"]["cores"]
 
 
+@pytest.mark.slow
 def test_a_few_runs_are_trained_now_and_the_others_are_listed_once(grid: GridStudy, tmp_path: Path) -> None:
     asked = request(grid, tmp_path, variants=["GM*"], seeds=[1], options=["-o", "out"])
     report = run_study(grid, asked)

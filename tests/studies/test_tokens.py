@@ -87,6 +87,7 @@ def test_the_recorded_result_has_these_claims() -> None:
     assert recorded_claims(TOKENS) == [YES, NO, YES, Verdict.WITHIN_SEED_NOISE, YES]
 
 
+@pytest.mark.slow
 def test_the_study_stores_its_runs_and_draws_the_first_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tokens, "EPOCH", 40)
     tiny = [Setting(classes=4, bag=4, bags=4, steps=80, warm_up=5, margin=margin) for margin in tokens.MARGINS]

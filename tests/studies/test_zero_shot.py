@@ -144,6 +144,7 @@ def test_missing_data_are_reported_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_study_predicts_with_every_trained_model(
     make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def test_damaged_result_counts_as_missing_while_a_checkpoint_exists(tmp_path: Pa
         folder.drop_checkpoint()
     assert folder.best_file.is_file()
     folder.checkpoint_file.unlink()
-    with pytest.raises(ModelError, match=r"result\.json: file empty or damaged, and the run has no checkpoint"):
+    with pytest.raises(ModelError, match=r"result\.json: file damaged or changed, and the run has no checkpoint"):
         folder.read_result()
 
 

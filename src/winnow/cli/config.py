@@ -69,7 +69,7 @@ def config(
 
 
 def validated(words: Sequence[str]) -> RunConfig:
-    """Read a config file and overrides, and reject what training rejects before it reads data."""
+    """Read a config file and overrides, and validate them as training does."""
     from winnow.cli.train import read_config
     from winnow.training.build import resolve_config
 
@@ -156,7 +156,7 @@ def registry_block(kind: str) -> str:
 
 
 def override_block(config: RunConfig, key: str) -> str:
-    """Return a setting with its value, or all settings of the component that it chooses."""
+    """Return a setting with its value, or the settings of the chosen component."""
     from winnow.training.config import REGISTRIES, config_keys
 
     tree = config.model_dump(mode="json")

@@ -100,7 +100,7 @@ def usage_message(error: Any) -> str:
 
 
 def _option_hint(name: str, context: Any, path: str) -> str:
-    """Return the known option nearest to an unknown one, or where such a setting is found."""
+    """Return the nearest known option, or where such a setting is found."""
     parameters = context.command.params
     options = [one for one in parameters if one.param_type_name == "option" and not one.hidden]
     known = {spelled: label(one).split()[0].strip(",") for one in options for spelled in one.opts}
@@ -139,7 +139,7 @@ def is_alone() -> bool:
 
 @contextmanager
 def reporting() -> Iterator[bool]:
-    """Yield whether this process is the one to report an error that several have, or have caused.
+    """Yield whether this process reports an error that several processes have.
 
     The other processes wait here until it is reported: torchrun stops all of them when the first one ends.
     """

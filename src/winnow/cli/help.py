@@ -35,7 +35,7 @@ LONGEST_LABEL = 26
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a help screen: a command, argument, option, or config key, and its meaning."""
+    """Line of a help screen: a label, such as a command, and its meaning."""
 
     label: str
     meaning: str
@@ -174,7 +174,10 @@ def metavar(parameter: Any) -> str:
 
 
 def default_of(parameter: Any) -> str:
-    """Return the default of a parameter as text; "" where there is none or the help states it."""
+    """Return the default of a parameter as text.
+
+    The text is empty without a default, or if the help states it.
+    """
     value = parameter.default
     if value is None or isinstance(value, bool | list | tuple) or callable(value) or value == "":
         return ""
@@ -187,7 +190,7 @@ def _with_default(option: Any) -> str:
 
 
 def _read(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    """Return the paragraphs of a docstring, each on one line, and the lines of its sections."""
+    """Return the paragraphs of a docstring and the lines of its sections."""
     about: list[str] = []
     sections: dict[str, list[str]] = {}
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):

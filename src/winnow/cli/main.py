@@ -28,6 +28,7 @@ from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.train import train
 from winnow.cli.tune import tune
+from winnow.cli.verify import verify
 from winnow.errors import ConfigError, OutputError, WinnowError
 
 
@@ -59,7 +60,7 @@ def demo(
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo,),
     "Train and evaluate": (train, evaluate, explain, tune, config),
-    "Embed and search": (embed, index, search, serve, export),
+    "Embed and search": (embed, index, search, serve, export, verify),
     "Reproduce": (protocol, study),
 }
 """The commands by group, in the order of the help screen."""

@@ -135,7 +135,10 @@ def load_model(run: Path, device: str) -> Embedder:
 
 
 def split_paths(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Split arguments into runs, which are the first one and the folders that follow it, and images."""
+    """Split arguments into runs and images.
+
+    Runs are the first argument and the folders that follow it.
+    """
     count = next((i for i, path in enumerate(paths[1:], 1) if not path.is_dir()), len(paths))
     return paths[:count], paths[count:]
 

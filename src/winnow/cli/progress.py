@@ -52,7 +52,7 @@ class ConsoleCallback(Callback):
             self._bars.update(self._training, step, self._steps)
 
     def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
-        """Show the last validation next to the bar, or print it with the rate and the time left."""
+        """Show the last validation next to the bar, or print it with rate and time left."""
         text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
         if err.is_terminal and self._training is not None:
             self._bars.update(self._training, info=text)

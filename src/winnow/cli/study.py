@@ -137,7 +137,7 @@ def run_all(studies: list[Study], common: StudyRequest, out_folder: Path) -> Non
 
 
 def list_studies() -> str:
-    """Return the table of all studies: what they measure, their source, and the cost of both sizes."""
+    """Return the table of all studies with sources and costs."""
     from winnow.studies import GROUPS, STUDIES
 
     lines = [f"{'STUDY':<17} {'MEASURES':<33} {'SOURCE':<8} {'QUICK':>9} {'FULL':>10}"]
@@ -165,7 +165,10 @@ def short_source(source: str) -> str:
 
 
 def short_cost(cost: str) -> str:
-    """Return a cost in at most 10 characters: 30 G for GPU runs, -- for data that must be supplied."""
+    """Return a cost in at most 10 characters.
+
+    30 G are GPU runs, and -- marks data that must be supplied.
+    """
     first = cost.partition(",")[0]
     if "GPU" in cost:
         runs = first.split(" ")[0]

@@ -102,7 +102,7 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
 
 
 def print_result(folder: Path, result: RunResult) -> None:
-    """Print the metrics of a run next to those without training, and the next commands."""
+    """Print the metrics of a run and of the baseline, and the next commands."""
     from winnow.cli.console import echo, metrics_table, out
 
     config = result.config
@@ -165,7 +165,7 @@ def train_sweep(
 
 
 def train_runs(runs: Sequence[PlannedRun], jobs: int | None) -> list[RunOutcome]:
-    """Train runs concurrently with a progress bar each, and report each failure when it occurs."""
+    """Train runs concurrently with progress bars; report failures immediately."""
     from winnow.cli.console import note
     from winnow.cli.progress import ConsoleCallback, bars
     from winnow.training.parallel import train_in_parallel
@@ -254,7 +254,7 @@ def draw_run(run_dir: RunDir, result: RunResult) -> None:
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Add the command that resumes to an interrupt, with the folder, which the user may not have named."""
+    """Add the command that resumes, with its folder, to an interrupt."""
     try:
         yield
     except KeyboardInterrupt:

@@ -116,7 +116,7 @@ def _exchange(
     gallery_labels: Array | None,
     group: dist.ProcessGroup | None,
 ) -> tuple[list[Tensor], list[_Shard]]:
-    """Check this shard, exchange descriptions, and raise the error of any process on all processes."""
+    """Check this shard, and raise the error of any process on all processes."""
     own: list[Tensor] = []
     try:
         check_gallery(gallery, gallery_labels)

@@ -11,7 +11,7 @@ from winnow.evaluation.inputs import as_count
 
 
 def metric_names(ks: Sequence[int]) -> list[str]:
-    """Return the metric names in order: `P@1`, `R@k` for each k of `ks`, `P@R`, `MAP@R`.
+    """Return metric names in order: `P@1`, `R@k` for each k, `P@R`, `MAP@R`.
 
     Raises:
         ConfigError: If a k is not a whole number of at least 1.

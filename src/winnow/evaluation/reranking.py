@@ -132,7 +132,7 @@ def _neighborhoods(ranks: Tensor, k1: int) -> Tensor:
 
 
 def _mutual(ranks: Tensor, k: int) -> Tensor:
-    """Return (M, M) bool: the items that are among the k nearest of each other, not counting themselves."""
+    """Return (M, M) bool: items among the k nearest of each other, without selves."""
     among = torch.zeros(len(ranks), len(ranks), dtype=torch.bool, device=ranks.device)
     among.scatter_(1, ranks[:, : k + 1], True)
     return among & among.mT

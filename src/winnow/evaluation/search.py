@@ -151,7 +151,7 @@ class ExactSearch:
                 self.table = self_candidates(self.points[dtype], self.norms[dtype], width)
 
     def rows_at_once(self, k: int) -> int:
-        """Return the number of queries for which one block of distances fills `chunk_bytes`."""
+        """Return the number of queries whose block of distances fills `chunk_bytes`."""
         return self._rows(self._width(k))
 
     def nearest(self, rows: Tensor, k: int, *, num_exact: int) -> tuple[Tensor, Tensor]:
@@ -253,7 +253,10 @@ class ExactSearch:
         return squares, positions
 
     def _candidates(self, points: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Return the `width` smallest |r|^2 - 2 q.r of every row and their positions, unordered."""
+        """Return the `width` smallest |r|^2 - 2 q.r of every row, with positions.
+
+        They are unordered.
+        """
         columns = self._columns(width)
         references, norms = self.points[points.dtype], self.norms[points.dtype]
         block = points.new_empty(len(points) * columns)

@@ -69,7 +69,9 @@ def merge_smallest(best: tuple[Tensor, Tensor], values: Tensor, start: int) -> t
 
 
 def _below(values: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values of each row below its limit and their columns, padded with infinity.
+    """Return the values below each row's limit, and their columns.
+
+    Rows are padded with infinity.
 
     After the first blocks few values are below the limit. One pass finds the minima of column groups, and only groups
     with a minimum below the limit are scanned.
@@ -206,7 +208,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _full_float32() -> Iterator[None]:
-    """Set the precision of float32 products to the highest one, and restore it at the end."""
+    """Set the highest precision of float32 products, and restore it at the end."""
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:  # the precision was set per backend (torch >= 2.9), which disables the global setting

@@ -136,7 +136,7 @@ def _through_distances(
 
 
 def _through_clipping(f: Tensor, w: Tensor, rows: Tensor, lengths: Tensor, squares: Tensor) -> Tensor:
-    r"""Return the gradient (N, d) of features in their precision from rows (N, m) of the pull.
+    r"""Return the gradient (N, d) of features from rows (N, m) of the pull.
 
     Clipping passes only the component orthogonal to $f_j$. The parallel component needs no product, because
     $\bar f^\top (\bar f - \bar w) = (c^2 + |\bar f|^2 - |\bar w|^2) / 2$, and clipped vectors have length 1.

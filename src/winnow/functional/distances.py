@@ -14,7 +14,9 @@ Normalizer = Callable[[Tensor], Tensor]
 
 
 def clip_norm(vectors: Tensor) -> Tensor:
-    r"""Scale vectors longer than 1 to unit length: $\bar u = u / \max(1, \lVert u \rVert_2)$.
+    r"""Scale vectors longer than 1 to unit length.
+
+    $\bar u = u / \max(1, \lVert u \rVert_2)$
 
     Shorter vectors stay as they are, unlike in [`l2_normalize`][winnow.functional.l2_normalize]. [GSP] calls this
     Lipschitz normalization.

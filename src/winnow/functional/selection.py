@@ -103,7 +103,7 @@ def normalize_prior(prior: Tensor, mask: Tensor | None = None) -> Tensor:
 def select(
     scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""Return $x_j = \tau + l_j$ and the weights $p_j$, both (B, n), for scores (B, n) and mu (B, 1)."""
+    r"""Return $x_j = \tau + l_j$ and the weights $p_j$, both (B, n)."""
     x = selection_threshold(scores, mu, mask, prior) + scores
     s = torch.where(mu < 1, torch.sigmoid(x), 1.0)
     if mask is not None:

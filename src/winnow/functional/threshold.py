@@ -1,4 +1,7 @@
-r"""Root of the scalar equation of soft selection, $\tfrac1n \sum_j \sigma(\tau + l_j) = \mu$."""
+r"""Root of the scalar equation of soft selection.
+
+$\tfrac1n \sum_j \sigma(\tau + l_j) = \mu$
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ def selection_threshold(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: 
 
 
 def solve_by_bracketing(scores: Tensor, mu: Tensor, mask: Tensor | None, prior: Tensor | None) -> Tensor:
-    r"""Solve $\sum_j q_j\, \sigma(\tau + l_j) = \mu$ in a fixed number of plain operators.
+    r"""Solve for the threshold in a fixed number of plain operators.
+
+    $\sum_j q_j\, \sigma(\tau + l_j) = \mu$
 
     The left side grows with $\tau$. The first bracket reaches from $\operatorname{logit}\mu - \max_j l_j$ to
     $\operatorname{logit}\mu - \min_j l_j$. Each round evaluates the left side at 32 points of the bracket; the two
@@ -128,7 +133,9 @@ def _check(scores: Tensor, mu: Tensor, mask: Tensor | None) -> None:
 def _quick(
     scores: Tensor, logit: Tensor, average: Average, low: Tensor, high: Tensor, tau: Tensor
 ) -> tuple[Tensor, bool]:
-    r"""Take a few Newton steps on $F(\tau) = \operatorname{logit}(\tfrac1n\sum_j s_j) - \operatorname{logit}(\mu)$.
+    r"""Take a few Newton steps on a difference of logits.
+
+    $F(\tau) = \operatorname{logit}(\tfrac1n\sum_j s_j) - \operatorname{logit}(\mu)$
 
     $F$ is a straight line for equal scores, so scores that differ little need few steps. Because $|F''| \le 2 |F'|$
     everywhere, a step of length $\delta$ leaves an error of about $\delta^2$ at most.

@@ -130,7 +130,7 @@ def content_hashes(images: ImageSet, progress: Progress | None = None) -> list[s
 
 
 def full_name(images: ImageSet, index: int) -> str:
-    """Return the absolute path of an image file, or the name of an image that is no file."""
+    """Return the absolute path of an image file, or the name of another image."""
     file = _file(images, index)
     return valid_text(images.name(index) if file is None else os.path.abspath(file))
 

@@ -82,7 +82,10 @@ class ExactFinder:
 
 
 def _merge_block(best: tuple[Tensor, Tensor] | None, values: Tensor, start: int, width: int) -> tuple[Tensor, Tensor]:
-    """Merge the smallest values so far with a block of columns (B, C); at most `width`, unordered."""
+    """Merge the smallest values so far with a block of columns (B, C).
+
+    At most `width` values remain, unordered.
+    """
     if best is None:
         return smallest(values, min(width, values.shape[1]))
     if best[0].shape[1] == width:
@@ -191,7 +194,10 @@ def _hnsw(faiss: Any, vectors: Vectors) -> Any:
 
 
 def _ivfpq(faiss: Any, vectors: Vectors) -> Any:
-    """Train k-means cells and codes of one byte per four dimensions (Jégou, Douze, and Schmid, 2011)."""
+    """Train k-means cells and codes of one byte per four dimensions.
+
+    Reference: Jégou, Douze, and Schmid, 2011.
+    """
     count, dim = vectors.shape
     codes = next(codes for codes in range(max(1, dim // 4), 0, -1) if dim % codes == 0)
     cells = max(1, min(round(4 * math.sqrt(count)), count // 39))

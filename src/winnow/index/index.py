@@ -20,7 +20,7 @@ from winnow.evaluation.reranking import KReciprocal, check_reranking, expand_que
 from winnow.files import make_folder
 from winnow.index.embedding import ProgressFactory, no_progress
 from winnow.index.finders import check_kind, rank_exactly
-from winnow.index.storage import MANIFEST, Entry, IndexSnapshot, Manifest, lock_index
+from winnow.index.storage import MANIFEST, VECTORS, Entry, IndexSnapshot, Manifest, check_finite, lock_index
 from winnow.index.update import (
     Changes,
     Images,
@@ -166,6 +166,22 @@ class Index:
         index._model, index.built = model, changes
         return index
 
+    def verify(self) -> None:
+        """Verify all files of the index and its model.
+
+        Opening an index verifies its small files. Files above 64 MB are verified by a thread, and the first search
+        waits for it.
+
+        Raises:
+            DataError: If a file does not match its checksum, or a vector is not finite.
+            ModelError: If the model does not match its checksum, or is not the model that made the vectors.
+        """
+        stored = self._opened.generation
+        stored.verification.wait()
+        check_finite(stored.vectors, stored.folder / VECTORS)
+        if self.manifest.model:
+            _ = self.model
+
     def __len__(self) -> int:
         return self.manifest.count
 
@@ -237,6 +253,7 @@ class Index:
         if k == 0 or len(vectors) == 0:
             return Hits(np.zeros((len(vectors), k), dtype=np.int64), np.zeros((len(vectors), k), dtype=np.float32))
         stored = self._opened.generation
+        stored.verification.wait()
         distances, rows = rank_exactly(stored.vectors, vectors, self._opened.finder.candidates(vectors, k), k)
         return Hits(np.where(rows < 0, -1, stored.ids[rows]), distances)
 
@@ -261,6 +278,7 @@ class Index:
         Raises:
             DataError: If the id does not exist.
         """
+        self._opened.generation.verification.raise_failure()
         return self._opened.generation.table.entry(int(number))
 
     def find(self, path: str | PathLike[str] | int) -> int | None:
@@ -383,7 +401,7 @@ def reranked_search(
 
 
 def _create_folder(folder: Path, model: Embedder | None, kind: str, dtype: str, dim: int) -> Manifest:
-    """Create the folder of a new index with a copy of its model, and return its first manifest."""
+    """Create the folder of a new index, and return its first manifest."""
     make_folder(folder)
     if model is None:
         return Manifest("", "", kind, dtype, 0, dim, 0)

@@ -5,11 +5,12 @@ A generation is written once and then only read.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -20,13 +21,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from winnow.errors import DataError, ModelError
+from winnow.errors import DataError, ModelError, WinnowError
 from winnow.files import lock, write_text
 from winnow.index.finders import Finder, Positions, Vectors, open_finder
+from winnow.integrity import check_file, read_checksums, report_unverified
 
 MANIFEST = "index.json"
+REBUILD = "Build the index again, or restore it from a copy."
+_ROWS = 65536
 VERSION = 1
 VECTORS, IDS, ENTRIES = "vectors.npy", "ids.npy", "entries.sqlite"
+CHECKSUM = "sha256"  # key of the manifest; version 0.1.0 wrote none
+LARGE = 64 * 2**20
+"""Files of more bytes are verified by a thread while the index is used."""
 _SCHEMA = """
 CREATE TABLE entries (
     id INTEGER PRIMARY KEY, place INTEGER NOT NULL UNIQUE, path TEXT NOT NULL UNIQUE,
@@ -50,9 +57,9 @@ class Manifest:
     recall: float | None = None  # fraction of the 10 nearest that an approximate kind finds, measured when built
 
     def write(self, folder: Path) -> None:
-        """Write the manifest into the folder of an index."""
+        """Write the manifest into the folder of an index, with the checksum of its other keys."""
         content = {"format": "winnow-index", "version": VERSION, **asdict(self)}
-        write_text(folder / MANIFEST, json.dumps(content, indent=2) + "\n")
+        write_text(folder / MANIFEST, json.dumps({**content, CHECKSUM: _checksum(content)}, indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -68,18 +75,27 @@ class Manifest:
         damaged = f"{file}: file is damaged. Build the index again."
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
+            checksum = content.pop(CHECKSUM, None)
+            changed = checksum is not None and checksum != _checksum(content)
             name, version = content.pop("format"), content.pop("version")
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError):
             raise DataError(damaged) from None
         if name != "winnow-index" or version != VERSION:
             raise ModelError(
                 f"{file}: expected format winnow-index {VERSION}, got {name} {version}. "
                 "Build the index again, or use the version of winnow that wrote it."
             )
+        if changed:
+            raise DataError(damaged)
         try:
             return cls(**content)
         except TypeError:
             raise DataError(damaged) from None
+
+
+def _checksum(content: Mapping[str, object]) -> str:
+    """Return the SHA-256 digest of the content of a manifest."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def lock_index(folder: Path) -> AbstractContextManager[None]:
@@ -109,14 +125,18 @@ class EntryTable:
     """
 
     def __init__(self, file: Path) -> None:
+        self._file = file
         # `immutable` means no locks and no side files, so an index in a read-only folder can be searched.
         address = f"file:{pathname2url(str(file.absolute()))}?mode=ro&immutable=1"
         self._db = sqlite3.connect(address, uri=True, check_same_thread=False)
         self._lock = threading.Lock()
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        with self._lock:
-            return self._db.execute(query, values).fetchall()
+        try:
+            with self._lock:
+                return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{self._file}: file is damaged ({error}). {REBUILD}") from None
 
     def entry(self, number: int) -> Entry:
         """Return an entry by its id.
@@ -144,6 +164,11 @@ class EntryTable:
         found = self._all("SELECT id, path, hash, label FROM entries ORDER BY place")
         return found  # type: ignore[return-value]
 
+    def count(self) -> int:
+        """Return the number of entries."""
+        count: int = self._all("SELECT COUNT(*) FROM entries")[0][0]  # type: ignore[assignment]
+        return count
+
     def labels(self) -> list[str | None]:
         """Return the class of every entry, in the order of the vectors."""
         return [row[0] for row in self._all("SELECT label FROM entries ORDER BY place")]  # type: ignore[misc]
@@ -155,7 +180,7 @@ class EntryTable:
 
 @cache
 def _blank_thumbnail() -> bytes:
-    """Return the thumbnail of entries without an image, so every thumbnail is a valid JPEG."""
+    """Return the thumbnail of entries without an image, a valid JPEG."""
     buffer = io.BytesIO()
     Image.new("RGB", (64, 64), "lightgray").save(buffer, "JPEG")
     return buffer.getvalue()
@@ -179,16 +204,104 @@ class Row:
     origin: int | None  # id of the earlier entry with the same vector and thumbnail; None if newly embedded
 
 
-class Generation:
-    """One state of an index on disk, opened for reading; vectors are memory-mapped."""
+class Verification:
+    """Verification of the files of a generation: small ones at once, large ones by a thread.
 
-    def __init__(self, folder: Path) -> None:
+    Vectors without a checksum, of version 0.1.0, are checked for NaN and infinite values.
+
+    Raises:
+        DataError: If a small file does not match its checksum.
+    """
+
+    def __init__(self, folder: Path, vectors: Vectors) -> None:
+        self._folder, self._vectors = folder, vectors
+        self._failure: WinnowError | None = None
+        self._thread: threading.Thread | None = None
+        checksums = read_checksums(folder)
+        if checksums is None:
+            report_unverified(folder)
+        files = [folder / name for name in (VECTORS, IDS, ENTRIES) if checksums is None] or [
+            folder / name for name in checksums or {}
+        ]
+        # FAISS reads its file at once and does not survive damage, so its file is never left for later.
+        large = [file for file in files if file.name in (VECTORS, ENTRIES) and file.stat().st_size > LARGE]
+        self._check([file for file in files if file not in large], checksums is not None)
+        self.raise_failure()
+        if large:
+            arguments = (large, checksums is not None)
+            self._thread = threading.Thread(target=self._check, args=arguments, daemon=True)
+            self._thread.start()
+
+    def _check(self, files: Sequence[Path], have_checksums: bool) -> None:
+        try:
+            for file in files:
+                if have_checksums:
+                    check_file(file, error=DataError, remedy=REBUILD)
+                elif file.name == VECTORS:
+                    check_finite(self._vectors, file)
+        except WinnowError as error:
+            self._failure = error
+        except OSError as error:
+            self._failure = DataError(f"{self._folder}: file cannot be read ({error.strerror}). {REBUILD}")
+
+    def raise_failure(self) -> None:
+        """Raise the error of a damaged file, if one was found so far."""
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self) -> None:
+        """Wait until all files are verified; raises the error of a damaged file."""
+        if self._thread is not None:
+            self._thread.join()
+        self.raise_failure()
+
+
+def check_finite(vectors: Vectors, file: Path) -> None:
+    """Raise `DataError` if a row of vectors (N, D) contains NaN or infinite values."""
+    for start in range(0, len(vectors), _ROWS):
+        finite = np.isfinite(vectors[start : start + _ROWS]).all(axis=1)
+        if not finite.all():
+            row = start + int(np.argmin(finite))
+            raise DataError(f"{file}: row {row} contains NaN or infinite values, which hide true neighbors. {REBUILD}")
+
+
+def map_vectors(folder: Path) -> Vectors:
+    """Map the vectors of a generation into memory."""
+    empty = not np.load(folder / IDS, allow_pickle=False).size  # an empty file cannot be mapped
+    vectors: Vectors = np.load(folder / VECTORS, mmap_mode=None if empty else "r", allow_pickle=False)
+    return vectors
+
+
+class Generation:
+    """One state of an index on disk, opened for reading; vectors are memory-mapped.
+
+    Raises:
+        DataError: If a file is damaged, or sizes or types differ from the manifest.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
         self.folder = folder
-        self.ids: NDArray[np.int64] = np.load(folder / IDS, allow_pickle=False)
-        empty = len(self.ids) == 0  # an empty file cannot be mapped
-        self.vectors: Vectors = np.load(folder / VECTORS, mmap_mode=None if empty else "r", allow_pickle=False)
+        try:
+            self.ids: NDArray[np.int64] = np.load(folder / IDS, allow_pickle=False)
+            self.vectors = map_vectors(folder)
+        except (ValueError, EOFError, TypeError) as error:
+            raise DataError(f"{folder}: {IDS} or {VECTORS} is damaged ({error}). {REBUILD}") from None
+        if manifest is not None:
+            self._check_sizes(manifest)
+        self.verification = Verification(folder, self.vectors)
         self.table = EntryTable(folder / ENTRIES)
+        if manifest is not None and (count := self.table.count()) != manifest.count:
+            raise DataError(f"{folder / ENTRIES}: expected {manifest.count} entries, got {count}. {REBUILD}")
         self._order = np.argsort(self.ids)
+
+    def _check_sizes(self, manifest: Manifest) -> None:
+        expected = ((manifest.count,), "int64"), ((manifest.count, manifest.dim), manifest.dtype)
+        for name, array, (shape, dtype) in zip((IDS, VECTORS), (self.ids, self.vectors), expected, strict=True):
+            if array.shape != shape or array.dtype != dtype:
+                raise DataError(
+                    f"{self.folder / name}: expected {dtype} of shape {shape}, got {array.dtype} of shape "
+                    f"{array.shape}. {REBUILD}"
+                )
 
     def positions(self, ids: ArrayLike) -> Positions:
         """Return the rows of the vectors of entries.
@@ -227,7 +340,7 @@ class IndexSnapshot:
             manifest = Manifest.read(path)
             folder = path / manifest.generation
             try:
-                generation = Generation(folder)
+                generation = Generation(folder, manifest)
                 return cls(manifest, generation, open_finder(manifest.kind, generation.vectors, folder))
             except FileNotFoundError:
                 continue

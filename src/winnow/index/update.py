@@ -1,4 +1,4 @@
-"""Changes of an index: embed new images, plan the entries, write a generation, and switch to it.
+"""Changes of an index: embed, plan, write a generation, and switch to it.
 
 A new generation is written next to the current one, and replacing the manifest switches to it. The caller holds the
 lock of the index.
@@ -45,7 +45,9 @@ from winnow.index.storage import (
     Manifest,
     Row,
     create_entry_table,
+    map_vectors,
 )
+from winnow.integrity import record_checksums
 
 if TYPE_CHECKING:
     from winnow.models import Embedder
@@ -234,7 +236,7 @@ def no_readable_images(count: int, skipped: Sequence[tuple[str, str]]) -> str:
 def rewrite_index(
     path: Path, manifest: Manifest, before: IndexSnapshot, rows: Sequence[Row], progress: ProgressFactory
 ) -> IndexSnapshot:
-    """Write a new generation of rows that all come from the current one, and switch to it."""
+    """Write a new generation from rows of the current one, and switch to it."""
     return write_index(path, manifest, rows, _stored_or_journaled(before, None), progress)
 
 
@@ -289,7 +291,7 @@ def _stored_vectors(vectors: Array, dtype: str) -> NDArray[np.float32]:
 
 
 def _entry_paths(names: Sequence[str | PathLike[str] | int], count: int) -> list[str]:
-    """Return the path of each entry: absolute for a file that exists, else the name itself."""
+    """Return each entry's path: absolute for an existing file, else the name."""
     if isinstance(names, str) or len(names) != count:
         number = "one string" if isinstance(names, str) else str(len(names))
         raise DataError(f"names: expected {count} names, one per vector, got {number}.")
@@ -386,8 +388,9 @@ def write_index(
     name = f"{_GENERATION}{max(numbers, default=0) + 1:06d}"
     folder = path / name
     write_generation(folder, rows, content, manifest.dim, manifest.dtype, progress("writing"))
-    generation = Generation(folder)
-    build_finder(manifest.kind, generation.vectors, folder)
+    build_finder(manifest.kind, map_vectors(folder), folder)
+    record_checksums(folder, sorted(file.name for file in folder.iterdir()))
+    generation = Generation(folder, replace(manifest, count=len(rows)))
     finder = open_finder(manifest.kind, generation.vectors, folder)
     recall = None if manifest.kind == "exact" else measure_recall(finder, generation.vectors)
     manifest = replace(manifest, generation=name, count=len(rows), recall=recall)
@@ -405,6 +408,7 @@ def write_generation(
     """Write a new generation into a folder that does not exist yet.
 
     Raises:
+        DataError: If a vector contains NaN or infinite values; the partial folder is removed.
         OutputError: If writing fails; the partial folder is removed.
     """
     try:
@@ -421,7 +425,12 @@ def write_generation(
                 chunk = rows[start : start + _CHUNK]
                 found = list(content(chunk))
                 assert vectors is not None, "there are rows"
-                vectors[start : start + len(chunk)] = np.stack([vector for vector, _ in found])
+                values = np.stack([vector for vector, _ in found])
+                finite = np.isfinite(values).all(axis=1)
+                if not finite.all():
+                    path = chunk[int(np.argmin(finite))].path
+                    raise DataError(f"{path}: its vector contains NaN or infinite values. Check the model.")
+                vectors[start : start + len(chunk)] = values
                 db.executemany(
                     "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)",
                     [(row.id, start + number, row.path, row.label, row.hash, found[number][1])
@@ -436,6 +445,9 @@ def write_generation(
         for name in (VECTORS, IDS):
             with open(folder / name, "r+b") as file:
                 os.fsync(file.fileno())
+    except DataError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     except (OSError, sqlite3.Error) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise OutputError(_not_written(folder, error)) from None
@@ -444,7 +456,7 @@ def write_generation(
 def _stored_or_journaled(
     before: IndexSnapshot | None, journal: Journal | None
 ) -> Callable[[Sequence[Row]], Iterator[_Content]]:
-    """Return the content of rows from the current generation, or from the journal for new images."""
+    """Return the content of rows from the current generation or the journal."""
 
     def content(rows: Sequence[Row]) -> Iterator[_Content]:
         for row in rows:
@@ -469,7 +481,7 @@ def generation_folders(path: Path) -> list[Path]:
 
 
 def as_image_set(images: Images) -> ImageSet:
-    """Return an image set from an image set, a folder or CSV file, or paths of image files."""
+    """Return an image set from a set, a folder, a CSV file, or image files."""
     if isinstance(images, ImageSet):
         return images
     if isinstance(images, str | PathLike):

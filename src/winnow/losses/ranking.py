@@ -133,7 +133,7 @@ class RecallAtKLoss(PairLoss):
 def smooth_ranks(
     similarities: Tensor, pairs: Pairs, temperature: float, max_positives: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    r"""Yield the smooth ranks of each query's positives, the most similar positive first.
+    r"""Yield the smooth ranks of each query's positives, most similar first.
 
     One positive of all queries at a time: the (Q, P, R) differences of all are never formed, and the number of rounds
     does not depend on the labels, as a captured graph requires.

@@ -16,7 +16,10 @@ CAFFE_STD = (1 / 255, 1 / 255, 1 / 255)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut.
+
+    The shortcut is a 1x1 convolution where the shape changes.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -115,7 +118,7 @@ class PreActivationBottleneck(nn.Module):
 
 
 class ResNetV2CIFAR(nn.Sequential):
-    """Pre-activation ResNet for small images: bottlenecks with 64, 128, and 256 channels.
+    """Pre-activation ResNet for small images, with 64, 128, and 256 channels.
 
     The map has stride 4. The depth is 9 * num_blocks + 2, so 2 blocks make ResNetV2-20. A bottleneck has half the
     channels of its output inside; the first one has 16.
@@ -210,7 +213,10 @@ class BNInception(nn.Module):
             self.last_linear = nn.Linear(in_channels, num_classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Return the map of RGB images (B, 3, H, W) after subtraction of the mean, in units of 1/255."""
+        """Return the map of RGB images (B, 3, H, W) in units of 1/255.
+
+        The mean is subtracted already.
+        """
         x = x.flip(1)  # the weights expect BGR
         x = self.halve(self._conv("conv1_7x7_s2", x))
         x = self.halve(self._conv("conv2_3x3", self._conv("conv2_3x3_reduce", x)))

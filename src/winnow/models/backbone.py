@@ -129,7 +129,7 @@ class Backbone(nn.Module):
         return self
 
     def fingerprint(self) -> str:
-        """Return a hash of the weights and the selected output, as a key of feature caches."""
+        """Return a hash of weights and selected output, a key of feature caches."""
         # The printed network adds strides and padding, which weights do not contain.
         # Class names are hashed as version 0.1.0 spelled them, so its feature caches stay valid.
         network = str(self.network).replace("CIFAR(", "Cifar(")

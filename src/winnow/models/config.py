@@ -1,4 +1,4 @@
-"""Settings of an embedding model: the part of a run config that is saved with the weights."""
+"""Settings of an embedding model, which are saved with the weights."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section])
 
 
 def _known_keys(section: type[Section], prefix: str) -> list[str]:
-    """Return the keys to suggest: keys of the section, and at the top level of its sections too."""
+    """Return the keys to suggest, at the top level with keys of sections."""
     keys = list(section.model_fields)
     if not prefix:
         for name, field in section.model_fields.items():

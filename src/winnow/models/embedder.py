@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from winnow.data import CropTransform, ImageCache, ImageSet, read_image, upright_rgb
 from winnow.errors import ConfigError, ModelError, add_component_hint
-from winnow.files import write_atomically, write_text
+from winnow.files import write_text
 from winnow.functional import NORMALIZERS, PoolingOutput
+from winnow.integrity import SUMS, check_file, write_checked, write_checked_text
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, probe_features
 from winnow.models.config import ModelConfig, fingerprint_settings, make_section
 from winnow.models.factory import (
@@ -38,6 +39,7 @@ from winnow.pooling import PrototypePooling
 
 ImageLike = str | PathLike[str] | Image.Image | Tensor
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+RESTORE = f"Restore it from a copy. If you changed it on purpose, remove {SUMS} from its folder."
 CUSTOM_KEY = "custom_network"  # in config.json, next to the keys of ModelConfig
 
 
@@ -52,7 +54,7 @@ class PoolingMap(NamedTuple):
 
 
 class CustomNetwork(BaseModel):
-    """Record of a user's network in a saved model: all that its weights do not contain."""
+    """Record of a user's network in a saved model."""
 
     class_name: str
     mean: tuple[float, ...]
@@ -82,7 +84,7 @@ class Embedder(nn.Module):
 
     @classmethod
     def create(cls, config: ModelConfig | Mapping[str, Any] | None = None, *, load_weights: bool = True) -> Embedder:
-        """Build a model from a config or a mapping such as `{"pooling": "gsp", "dim": 64}`.
+        """Build a model from a config or a mapping.
 
         Args:
             config: Settings of the model. Default: all defaults.
@@ -161,7 +163,7 @@ class Embedder(nn.Module):
 
     @classmethod
     def _assemble(cls, backbone: Backbone, config: ModelConfig, *, projection: bool = True) -> Embedder:
-        """Check that backbone, image size, and pooling fit, and add a head on the device of the backbone."""
+        """Check that backbone, image size, and pooling fit, and add a head."""
         features = probe_features(backbone, config)
         rows, columns = features[2:] if len(features) == 4 else (features[1], 1)
         head = Head(backbone.num_features, config.dim, config.pooling, positions=rows * columns, projection=projection)
@@ -273,13 +275,13 @@ class Embedder(nn.Module):
 
         target = Path(folder)
         state = _without_shared_memory({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()})
-        write_atomically(target / WEIGHTS_FILE, lambda partial: save_file(state, partial, metadata={"format": "pt"}))
+        write_checked(target / WEIGHTS_FILE, lambda partial: save_file(state, partial, metadata={"format": "pt"}))
         write_text(target / CARD_FILE, self._card(metrics))
         tree = self.config.model_dump()
         custom = self._custom_network()
         if custom is not None:
             tree[CUSTOM_KEY] = custom.model_dump()
-        write_text(target / CONFIG_FILE, json.dumps(tree, indent=2) + "\n")
+        write_checked_text(target / CONFIG_FILE, json.dumps(tree, indent=2) + "\n")
 
     @classmethod
     def from_pretrained(
@@ -306,7 +308,10 @@ class Embedder(nn.Module):
             embedder = cls.create(config, load_weights=False)
         else:
             embedder = cls._restore(source, config, custom, network)
+        if (source / WEIGHTS_FILE).is_file():
+            check_file(source / WEIGHTS_FILE, remedy=RESTORE)
         embedder.load_state(read_state_dict(source / WEIGHTS_FILE), str(source / WEIGHTS_FILE))
+        embedder.check_finite(str(source))
         return embedder.to(device).eval()
 
     @classmethod
@@ -357,6 +362,16 @@ class Embedder(nn.Module):
                              "Use the config that the weights were trained with.")  # fmt: skip
         self.load_state_dict(dict(state))
 
+    def check_finite(self, source: str) -> None:
+        """Check the weights.
+
+        Raises:
+            ModelError: If a weight is NaN or infinite; the message names `source` and the first such tensor.
+        """
+        for key, value in self.state_dict().items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise ModelError(f"{source}: '{key}' contains NaN or infinite values. Train the model again.")
+
     def fingerprint(self) -> str:
         """Return a hash of config and weights.
 
@@ -405,7 +420,7 @@ class Embedder(nn.Module):
 
 
 def grid_shape(features: Tensor) -> tuple[int, int]:
-    """Return the rows and columns of a map (B, C, H, W), or of tokens (B, N, C) of a square grid.
+    """Return rows and columns of a map, or of tokens of a square grid.
 
     Raises:
         ModelError: If the number of tokens is not a square.
@@ -450,6 +465,7 @@ def _read_saved(folder: Path) -> tuple[ModelConfig, CustomNetwork | None]:
     file = folder / CONFIG_FILE
     if not file.is_file():
         raise ModelError(f"{folder}: no saved model, {CONFIG_FILE} is missing. Use a folder that winnow wrote.")
+    check_file(file, remedy=RESTORE)
     try:
         tree = json.loads(file.read_text(encoding="utf-8"))
         custom = tree.pop(CUSTOM_KEY, None) if isinstance(tree, dict) else None

@@ -171,7 +171,10 @@ def wrap_network(
 
 
 def resolve_image_size(config: ModelConfig) -> ModelConfig:
-    """Return a config with the image size of a fixed-size network, unless the config sets a size."""
+    """Return a config with the image size of a fixed-size network.
+
+    A size in the config takes precedence.
+    """
     name = config.backbone.name
     if "crop" in config.image.model_fields_set or name in BUILTIN_NETWORKS or name in NETWORKS:
         return config
@@ -189,7 +192,9 @@ def resolve_image_size(config: ModelConfig) -> ModelConfig:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from a .safetensors, .pt, or .pth file without running code from it.
+    """Read a state dict from a .safetensors, .pt, or .pth file.
+
+    No code in the file is run.
 
     Raises:
         ModelError: If the file does not exist or holds other objects than tensors.

@@ -113,7 +113,9 @@ class Head(nn.Module):
     def forward(
         self, features: Tensor, mask: Tensor | None = None, *, return_details: bool = False
     ) -> Tensor | PoolingOutput:
-        """Return embeddings (B, dim), or with `return_details` also the pooling weights and attributes.
+        """Return embeddings (B, dim).
+
+        With `return_details` the result also contains pooling weights and attributes.
 
         Args:
             features: Feature map (B, C, H, W) or tokens (B, N, C).
@@ -141,7 +143,9 @@ class Head(nn.Module):
 
 @torch.no_grad()
 def principal_directions(vectors: Tensor) -> Tensor:
-    """Return the principal directions (C, C) of vectors (N, C) as rows, by decreasing variance.
+    """Return the principal directions (C, C) of vectors (N, C).
+
+    Rows are ordered by decreasing variance.
 
     Directions without variance, which few vectors leave many of, are a fixed orthonormal completion. They do not
     depend on rounding, so runs agree for any number of threads.

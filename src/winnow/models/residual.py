@@ -48,7 +48,7 @@ class NormReLU(nn.BatchNorm2d):
 
 
 def fuse_frozen_norms(network: nn.Module) -> None:
-    """Fuse the norms of plain residual blocks, and of the stem of a plain ResNet, in place.
+    """Fuse norms of plain residual blocks, and of a plain ResNet's stem, in place.
 
     Outputs and state dict stay the same. Only frozen norms get faster.
     """
@@ -64,7 +64,10 @@ def fuse_frozen_norms(network: nn.Module) -> None:
 
 
 def is_plain_block(block: nn.Module) -> bool:
-    """Return whether a module is a residual block of timm without attention or stochastic depth."""
+    """Return whether a module is a plain residual block of timm.
+
+    Blocks with attention or stochastic depth are not plain.
+    """
     if type(block).__name__ not in ("BasicBlock", "Bottleneck"):
         return False
     depth = 3 if hasattr(block, "conv3") else 2

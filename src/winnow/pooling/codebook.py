@@ -28,7 +28,9 @@ _SHARPNESS = 10.0  # initial alpha of the assignment, at which a feature belongs
 
 
 def vlad(features: Tensor, assignment: Tensor, centers: Tensor) -> Tensor:
-    r"""Return $V_k = \sum_j a_{jk} (f_j - c_k)$, each scaled to length 1, concatenated (B, K d).
+    r"""Return the residuals to centers, normalized and concatenated, (B, K d).
+
+    $V_k = \sum_j a_{jk} (f_j - c_k)$, each scaled to length 1.
 
     Args:
         features: Tokens (B, n, d).

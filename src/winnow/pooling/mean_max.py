@@ -25,7 +25,7 @@ MIN_FEATURE = 1e-6
 
 
 def maximum(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    r"""Return $\max_j f_{jk}$ (B, d) of tokens (B, n, d), and the weights of the maxima (B, n).
+    r"""Return $\max_j f_{jk}$ (B, d) of tokens (B, n, d), and its weights (B, n).
 
     The weight of a feature is the fraction of channels with their maximum there.
     """

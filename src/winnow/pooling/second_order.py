@@ -1,4 +1,4 @@
-"""Second-order poolings: GSoP and SOLAR attend, rank-k bilinear pooling returns second moments."""
+"""Second-order poolings: GSoP, SOLAR, and rank-k bilinear pooling."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ class GSoP(Pooling):
 
 
 def second_order_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""Return $\operatorname{softmax}(q k^\top / \sqrt d)\, v$ over the unmasked features.
+    r"""Return attention over the unmasked features.
+
+    $\operatorname{softmax}(q k^\top / \sqrt d)\, v$
 
     Args:
         queries: (B, n, d).

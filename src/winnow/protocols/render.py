@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from winnow.files import write_text
+from winnow.integrity import write_checked_text
 from winnow.protocols.ensembles import HEADLINE
 from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
@@ -82,7 +82,7 @@ def write_table(table: ProtocolTable, folder: Path) -> list[Path]:
         TABLE_FILE: table.to_json(),
     }  # fmt: skip
     for name, text in texts.items():
-        write_text(folder / name, text)
+        write_checked_text(folder / name, text)
     return [folder / name for name in texts]
 
 

@@ -1,4 +1,4 @@
-"""References that embeddings are compared with: the batch, proxies, a memory, or CCP."""
+"""References of a loss: the batch, proxies, a memory, or CCP."""
 
 from winnow.references.base import BatchReferences, PairLossFunction, ProxyReferences, References
 from winnow.references.ccp import ChanceConstrainedProxies

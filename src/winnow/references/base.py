@@ -1,4 +1,4 @@
-"""Base class of references, the batch as its own references, and trainable proxies."""
+"""Base class of references, the batch as references, and proxies."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class References(nn.Module):
         """
 
     def class_centers(self) -> tuple[Tensor, Tensor] | None:
-        """Return trainable vectors (P, d) that represent the classes and their labels (P,), or None."""
+        """Return trainable class vectors (P, d) and their labels (P,), or None."""
         return None
 
 
@@ -135,7 +135,7 @@ class ProxyReferences(References):
         self.register_buffer("labels", labels, persistent=False)
 
     def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the batch against all proxies, plus the weighted losses within both."""
+        """Return the loss against all proxies, plus weighted losses within both."""
         check_batch(embeddings, labels)
         check_class_labels(labels, self.num_classes)
         value = loss(embeddings, labels, ref_emb=self.proxies, ref_labels=self.labels)

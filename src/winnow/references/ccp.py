@@ -1,4 +1,4 @@
-"""Chance-constrained proxies (CCP): proxies that are re-selected from data for every subproblem."""
+"""Chance-constrained proxies (CCP), selected from data for every subproblem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from winnow.references.base import ProxyReferences, check_at_least
 
 
 class ChanceConstrainedProxies(ProxyReferences):
-    r"""Chance-constrained proxies (CCP): a sequence of subproblems with proxies selected from data.
+    r"""Chance-constrained proxies (CCP): subproblems with proxies from data.
 
     $$L = \ell(Q, R) + w\, \ell(Q, Q) + \frac{\lambda_k}{2} \lVert \theta - \theta^{(k-1)} \rVert_2^2, \qquad
       \lambda_1 = 0,\; \lambda_k = \lambda$$
@@ -95,7 +95,10 @@ class ChanceConstrainedProxies(ProxyReferences):
         self.start_from, self.normalize_proxies = start_from, normalize_proxies
 
     def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
-        """Return a warning if classes have no more images than proxies, which leaves no selection."""
+        """Return a warning if classes have no more images than proxies.
+
+        Nothing can be selected then.
+        """
         few = sum(size <= self.proxies_per_class for size in sizes)
         if not few:
             return []
@@ -110,7 +113,7 @@ class ChanceConstrainedProxies(ProxyReferences):
 
     @torch.no_grad()
     def seed(self, pool: Tensor, classes: Tensor, *, first: bool, normalize: Callable[[Tensor], Tensor]) -> None:
-        r"""Set proxies to pool members that are farthest from the other proxies of their class.
+        r"""Set proxies to the pool members farthest from the other proxies of the class.
 
         $$q = \arg\max_{u \in p_c} \min_{v \in \rho_c \cup r_c} \lVert u - v \rVert_2, \qquad
           r_c \leftarrow r_c \cup \{q\}, \qquad \text{until } |r_c| = K$$

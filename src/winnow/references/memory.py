@@ -21,7 +21,7 @@ class MemoryNotInUseWarning(UserWarning):
 
 
 class CrossBatchMemory(References):
-    r"""Cross-batch memory (XBM): the batch itself, and the embeddings of the most recent batches.
+    r"""Cross-batch memory (XBM): the batch itself, and recent embeddings.
 
     $$L = \ell(Q, Q) + w\, \ell(Q, M), \qquad M = \text{the last } B \text{ batches, including this one}$$
 
@@ -95,7 +95,9 @@ class CrossBatchMemory(References):
         self.register_buffer("rows", torch.zeros((), dtype=torch.int64))  # number of rows ever stored
 
     def forward(self, loss: PairLossFunction, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Store the batch; return its loss against itself plus, once in effect, against the memory.
+        """Store the batch, and return its loss.
+
+        The loss compares the batch with itself and, once in effect, with the memory.
 
         Raises:
             ValueError: If the embeddings do not have `embedding_size` dimensions.

@@ -1,4 +1,4 @@
-"""Published claims next to measured numbers, and the one rule that gives their verdicts."""
+"""Published claims, measured numbers, and the rule of verdicts."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class CheckedClaim:
 
 
 def claims_table(claims: Iterable[CheckedClaim]) -> str:
-    """Return the claims as a Markdown table: claim, source, ours [95% interval], n, verdict."""
+    """Return the claims as a Markdown table with intervals and verdicts."""
     columns = [
         Column("claim", align="left"), Column("source", align="left"), Column("ours [95% interval]", align="left"),
         Column("n"), Column("verdict", align="left"),

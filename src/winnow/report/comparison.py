@@ -144,7 +144,10 @@ def best_other(comparison: Comparison) -> Method | None:
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the result in one sentence: mean MAP@R of the best other method and of the reference."""
+    """Return the result in one sentence.
+
+    It names mean MAP@R of the best other method and of the reference.
+    """
     reference, other = comparison.methods[0], best_other(comparison)
     theirs = percent(mean_map(reference))
     if other is None:
@@ -210,7 +213,9 @@ def _columns(metric: str, found: Estimate | None, difference: Estimate | None) -
 
 
 def display_table(comparison: Comparison) -> tuple[list[Column], list[dict[str, Cell]]]:
-    """Return columns and rows of the results table: percent, mean ± std, and the difference in points.
+    """Return columns and rows of the results table.
+
+    Cells are percent, mean ± std, and the difference in points.
 
     A difference is bold if its 95% interval excludes 0.
     """
@@ -272,7 +277,7 @@ def difference_cell(one: Estimate) -> Styled:
 
 
 def in_points(one: Estimate) -> Estimate:
-    """Return an estimate of fractions in percent, or of differences of fractions in points."""
+    """Return an estimate of fractions in percent, or of differences in points."""
     std, low, high = (None if value is None else 100 * value for value in (one.std, one.low, one.high))
     return Estimate(100 * one.mean, std, low, high, one.n)
 

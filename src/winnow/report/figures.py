@@ -147,7 +147,7 @@ def _draw_seeds(axes: Axes, seeds: list[dict[int, float]], look: Look, scale: fl
 
 
 def _label_ends(axes: Axes, ends: dict[str, float], looks: Mapping[str, Look]) -> None:
-    """Write the name of each method at the end of its line, moved apart where names would overlap."""
+    """Write each method's name at the end of its line, without overlaps."""
     low, high = axes.get_ylim()
     gap = 0.075 * (high - low)
     order = sorted(ends, key=lambda name: ends[name])
@@ -221,7 +221,9 @@ def metric_bars(
 
 @styled
 def problem_curves(problems: Sequence[Mapping[str, Any]], history: History, by: str = "MAP@R") -> Figure:
-    """Draw the CCP subproblems of a run as bands: validation with the best of each, and covering radii.
+    """Draw the CCP subproblems of a run as bands.
+
+    Curves are validation, with the best of each subproblem, and covering radii.
 
     A radius falls where a subproblem starts, because proxies are selected from the pool. It grows while proxies and
     embeddings move. Filled dots are radii of selected proxies, open dots radii of converged ones.
@@ -281,7 +283,7 @@ def _draw_radii(axes: Axes, problems: Sequence[Mapping[str, Any]]) -> None:
 
 @styled
 def importance_figure(importances: Mapping[str, float]) -> Figure:
-    """Draw a bar per setting: its fraction of the variation of the result, as PED-ANOVA estimates it."""
+    """Draw the PED-ANOVA importance of each setting as a bar."""
     figure = new_figure(6.0, 0.9 + 0.3 * len(importances))
     axes = figure.subplots()
     names = list(importances)
@@ -303,7 +305,7 @@ def contour_figure(
     keys: tuple[str, str], trials: Sequence[tuple[Any, Any]], values: Sequence[float], logarithmic: tuple[bool, bool],
     metric: str,
 ) -> Figure:  # fmt: skip
-    """Draw the result over two settings: a dot per trial, and contours between dots that span an area.
+    """Draw the result over two settings: a dot per trial, and contours.
 
     Args:
         keys: Names of the two settings.

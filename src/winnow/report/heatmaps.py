@@ -49,7 +49,7 @@ def relative_weights(weights: Weights, uniform: float | None = None) -> npt.NDAr
 
 
 def is_uniform(weights: Weights) -> bool:
-    """Return whether all locations have the same weight within 1%, as in average pooling."""
+    """Return whether all locations have the same weight within 1%."""
     return bool(np.abs(relative_weights(weights) - 1).max() < 0.01)
 
 

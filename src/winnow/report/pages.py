@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of a comparison and of search results, from Jinja2 templates.
+"""Self-contained HTML pages of a comparison and of search results.
 
 A page loads nothing: pictures and figures are data URIs. Templates escape all text.
 """
@@ -70,7 +70,7 @@ def write_comparison(path: str | Path, comparison: Comparison) -> None:
 def write_search_page(
     path: str | Path, index: Index, names: Sequence[str], own: Sequence[int | None], hits: Hits, *, note: str = ""
 ) -> None:
-    """Write the queries of a search and their neighbors, nearest first, as one HTML page.
+    """Write queries and their neighbors, nearest first, as one HTML page.
 
     Args:
         path: File to write.
@@ -98,7 +98,7 @@ def write_search_page(
 
 
 def data_uri(image: Image.Image, side: int = 256) -> str:
-    """Return an image as a data URI (WebP), reduced if its longer side exceeds `side` pixels."""
+    """Return an image as a data URI (WebP), at most `side` pixels long."""
     image = image.convert("RGBA" if "A" in image.getbands() else "RGB")
     if max(image.size) > side:
         image.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -157,7 +157,7 @@ def _swatch(color: str) -> str:
 
 
 def _swatches(comparison: Comparison) -> list[str]:
-    """Return the color of each table row: the baseline if there is one, then the methods."""
+    """Return the color of each table row: baseline first, then methods."""
     found = method_colors(method.name for method in comparison.methods)
     return ([] if comparison.baseline is None else [_swatch(PRETRAINED)]) + [_swatch(one) for one in found.values()]
 
@@ -188,7 +188,7 @@ def _example(comparison: Comparison) -> dict[str, Any] | None:
 
 
 def _table(comparison: Comparison) -> dict[str, Any]:
-    """Return the results table: headings, and rows with name, description, color, and cells."""
+    """Return headings, and rows with name, description, color, and cells."""
     columns, rows = display_table(comparison)
     descriptions = [] if comparison.baseline is None else ["Features of the backbone, without training."]
     descriptions += [_describe(method) for method in comparison.methods]

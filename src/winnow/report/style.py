@@ -90,7 +90,7 @@ _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-s
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Make a function draw in winnow's style, independent of the caller's matplotlib settings."""
+    """Make a function draw in winnow's style, regardless of matplotlib settings."""
 
     @functools.wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -57,7 +57,7 @@ _JPEG: dict[str, Any] = {"content": {"image/jpeg": {"schema": {"type": "string",
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI responses of errors that all routes have, and of the given ones."""
+    """Return the OpenAPI responses of common errors, and of the given ones."""
     listed = sorted({401, 403, 421, 422, 429, 503, *statuses})
     return {status: {"model": schemas.ErrorResponse, "description": _ERRORS[status]} for status in listed}
 
@@ -71,7 +71,7 @@ def create_router(service: SearchService, sampler: PrototypeSampler, limits: Lim
 
     @router.get("/about", tags=["service"])
     async def about() -> schemas.AboutResponse:
-        """Return the size of the index, the model's settings, the limits, and example images."""
+        """Return the size of the index, model settings, limits, and example images."""
         encoder = service.encoder
         entries = [await service.entry(int(number)) for number in evenly_spaced(service.index.ids, _EXAMPLES)]
         return schemas.AboutResponse(
@@ -85,7 +85,7 @@ def create_router(service: SearchService, sampler: PrototypeSampler, limits: Lim
 
 
 def add_search_routes(router: APIRouter, service: SearchService, limits: Limits) -> None:
-    """Add the searches: with an upload, with an earlier upload, with an image of the index."""
+    """Add searches with an upload, an earlier upload, or an indexed image."""
     encoder = service.encoder
 
     async def respond(
@@ -158,7 +158,7 @@ def add_prototype_routes(router: APIRouter, service: SearchService, sampler: Pro
 
     @router.get("/prototypes", responses=error_responses(404), tags=["prototypes"])
     async def prototypes() -> schemas.PrototypesResponse:
-        """Return the mean attribute and the best matches of each prototype, over the images scanned so far."""
+        """Return each prototype's mean attribute and best matches so far."""
         sampler.start()
         listed = [
             schemas.PrototypeSummary(
@@ -187,7 +187,7 @@ def add_prototype_routes(router: APIRouter, service: SearchService, sampler: Pro
 
 
 def check_selection(encoder: QueryEncoder, mu: float | None, eps: float | None) -> None:
-    """Raise `RequestError` (422) if the model's pooling does not support a requested mu or eps."""
+    """Raise `RequestError` (422) if the pooling does not support mu or eps."""
     if not encoder.adjustable and (mu is not None or eps is not None):
         raise RequestError(422, "mu and eps: the model's pooling does not support them. Leave them out.")
     if mu is not None and mu > encoder.max_mu:
@@ -203,13 +203,13 @@ class ImageFields(TypedDict):
 
 
 def image_fields(entry: Entry) -> ImageFields:
-    """Return the fields of an entry: file name and last folder, without the path on this machine."""
+    """Return file name and last folder of an entry, without its full path."""
     parts = PurePath(entry.path.replace("\\", "/")).parts[-2:]
     return {"id": entry.id, "name": "/".join(parts).lstrip("/"), "label": entry.label}
 
 
 def describe_query(image: EncodedImage, *, key: str | None = None, entry: Entry | None = None) -> schemas.QueryImage:
-    """Return a query image as a response: an upload by its key, or an entry of the index."""
+    """Return a query as a response: an upload by its key, or an entry."""
     attributes = None if image.attributes is None else np.round(image.attributes.astype(np.float64), 5).tolist()
     indexed = None if entry is None else schemas.IndexedImage(**image_fields(entry))
     heat_map = describe_weights(image, image.weights)

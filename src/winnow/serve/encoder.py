@@ -23,7 +23,7 @@ from winnow.pooling.gsp import pool_residual
 
 
 class CropBox(NamedTuple):
-    """Region of an image that enters the network, in fractions of its width and height."""
+    """Region of an image that enters the network, in fractions of its sides."""
 
     left: float
     top: float

@@ -155,7 +155,7 @@ class LimitsMiddleware:
 
 
 class _Response:
-    """Sends a response with the headers that all responses have, and records its status."""
+    """Response with the common headers; its status is recorded."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.status, self._started = send, 0, False

@@ -1,4 +1,4 @@
-"""Results that studies store or open again: runs of custom loops, trained models, and solved CCP problems."""
+"""Runs of custom loops, trained models, and solved CCP problems."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class StoredRun:
 def keep_run(
     request: StudyRequest, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
 ) -> StoredRun | None:
-    """Train a run and store its result, or read the stored one; None if it is missing and training is off.
+    """Train a run and store its result, or read the stored one.
+
+    Returns None if it is missing and training is off.
 
     Args:
         request: Names the folder of the runs.
@@ -79,7 +81,7 @@ def keep_run(
 def require_run(
     request: StudyRequest, name: str, settings: Mapping[str, Any], train: Callable[[], StoredRun]
 ) -> StoredRun:
-    """Train a run and store its result, or read the stored one, for a study that needs all of its runs.
+    """Train or read a run of a study that needs all of its runs.
 
     Raises:
         ConfigError: If the stored run has other settings.
@@ -92,7 +94,10 @@ def require_run(
 
 
 def _same(settings: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether settings are equal; a config that lacks newer settings has their defaults."""
+    """Return whether settings are equal.
+
+    A config that lacks newer settings has their defaults.
+    """
     plain = [{key: value for key, value in each.items() if key != "config"} for each in (settings, theirs)]
     if plain[0] != plain[1] or ("config" in settings) != ("config" in theirs):
         return False
@@ -100,7 +105,7 @@ def _same(settings: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
 
 
 def _read(file: Path) -> tuple[Mapping[str, Any], StoredRun] | None:
-    """Return the settings and the result of a stored run; None if the file is missing or damaged."""
+    """Return settings and result of a stored run; None if missing or damaged."""
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata()
@@ -152,7 +157,10 @@ class ProblemSolution:
 
 
 def solve_problems(trainer: Trainer) -> list[ProblemSolution]:
-    """Train to the end; return the solution of each CCP problem, or of the whole run if it has no problems."""
+    """Train to the end; return the solution of each CCP problem.
+
+    A run without problems has one solution.
+    """
     objective, found = trainer.objective, list[ProblemSolution]()
     last: tuple[int, int] | None = None
     for _ in trainer.iter_fit():

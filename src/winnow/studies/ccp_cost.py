@@ -1,4 +1,4 @@
-"""Cost of CCP: time of a step and of a new subproblem, and memory, compared with the loss alone."""
+"""Time and memory of CCP, compared with the loss alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Timed:
 def measure_costs(
     timed: Timed, cases: Mapping[str, tuple[int, str]], device: torch.device, note: Callable[[str], None]
 ) -> list[Row]:
-    """Return a row of time and memory for the loss alone and for each case; timings are interleaved."""
+    """Return a row of time and memory for the loss alone and for each case.
+
+    Timings of steps are interleaved.
+    """
     first = next(iter(cases.values()))[0]
     images = ImageCache(NoiseImages(timed.crop, first), resize=timed.crop, cache="device", device=device)
     settings = [f"backbone={timed.network}", "backbone.weights=random", "backbone.train=full",
@@ -93,7 +96,7 @@ def on_stream(trainer: Trainer, steps: Callable[[], Steps[None]]) -> Callable[[]
 
 
 def start_problem(trainer: Trainer) -> float:
-    """End the first subproblem at once; return the seconds that the second takes to start."""
+    """End the first subproblem; return the seconds that the second takes to start."""
     problems, references = trainer.ccp_solver, trainer.objective.references
     assert problems is not None, "only CCP has subproblems"
     assert isinstance(references, ChanceConstrainedProxies), "the references of CCP"
@@ -112,7 +115,7 @@ def start_problem(trainer: Trainer) -> float:
 
 
 def picking_time(trainer: Trainer, device: torch.device, repeats: int) -> float:
-    """Return the seconds to pick new proxies of all classes from pools of random embeddings."""
+    """Return the seconds to pick proxies of all classes from random embeddings."""
     references = trainer.objective.references
     assert isinstance(references, ChanceConstrainedProxies), "the references of CCP"
     count, width = len(references.proxies) // references.proxies_per_class, references.proxies.shape[1]
@@ -137,7 +140,10 @@ def count_proxies(trainer: Trainer) -> int:
 
 
 def memory_of(trainer: Trainer) -> dict[str, float]:
-    """Return the memory of a run in MB: saved for backward, weights with their states, and copies of weights."""
+    """Return the memory of a run in MB.
+
+    Its components are tensors saved for backward, weights with their states, and copies of weights.
+    """
     objective = trainer.objective
     trained = sum(map(_bytes, (p for p in objective.parameters() if p.requires_grad)))
     others = sum(map(_bytes, (p for p in objective.parameters() if not p.requires_grad)))
@@ -187,7 +193,7 @@ def _memory_claim(case: str) -> Claim:
 
 
 def _long_run(s: Scores) -> Evidence:
-    """Add the start of a subproblem, spread over the steps of the shortest one, to the longer step."""
+    """Add the start of a subproblem, spread over the steps of the shortest one."""
     longer = 100 * (s.cell(CUB, RATIO) - 1)
     total = longer + 100 * s.cell(CUB, NEW) / SHORTEST / s.cell(PLAIN, TIME)
     ours = f"{s.cell(CUB, NEW):.0f} ms every {SHORTEST} steps: {format_points(total, 1)}% of a step"
@@ -210,7 +216,7 @@ class CCPCost(Study):
         return Measurement(rows=rows, settings=settings)
 
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
-        """Draw the time of a step, with the picking of proxies, and the components of memory."""
+        """Draw the time of a step with the picking of proxies, and memory."""
         return {"": _draw(measured.rows)}
 
 

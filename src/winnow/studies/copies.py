@@ -1,4 +1,4 @@
-"""Retrieval on original images and on resized, recompressed copies, with a frozen pretrained backbone."""
+"""Retrieval on original images and on resized copies, with a frozen backbone."""
 
 from __future__ import annotations
 
@@ -81,14 +81,17 @@ def average_features(images: ImageSet, backbone: Backbone, crops: CropTransform,
 
 
 def emoji_copies() -> dict[str, ImageSet]:
-    """Return the emoji test classes without clutter, where mean features retrieve, and two copies of them."""
+    """Return the emoji test classes without clutter, and two copies of them.
+
+    Mean features retrieve nothing in clutter.
+    """
     images = load_emoji(images_per_class=3, distilled=True).test
     assert images is not None, "the bundled emoji dataset has a test split"
     return {"original": images, **{f"WebP {quality}": Recompressed(images, quality) for quality in (80, 30)}}
 
 
 def cub_copies() -> dict[str, ImageSet]:
-    """Return the test classes of CUB-200-2011: original files, the copies of most results, and fine copies.
+    """Return the test classes of CUB-200-2011: originals, copies, and fine copies.
 
     Raises:
         DataError: If a folder is missing.
@@ -109,7 +112,10 @@ def cub_copies() -> dict[str, ImageSet]:
 def measure_copies(
     compared: Mapping[str, ImageSet], config: Path | str | None, base: Overrides, note: Callable[[str], None]
 ) -> list[Row]:
-    """Return a row of retrieval metrics for each copy; the first one is the original, in the same order of images."""
+    """Return a row of retrieval metrics for each copy.
+
+    The first copy is the original; all have the same order of images.
+    """
     resolved = resolve_config(load_config(config, base.to_args()))
     backbone, crops = Embedder.create(resolved).backbone, make_crops(resolved)
     rows: list[Row] = []

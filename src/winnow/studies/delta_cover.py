@@ -1,4 +1,4 @@
-"""Validation on a coreset of the images: how well it ranks checkpoints compared with random subsets."""
+"""Rankings of checkpoints on a coreset of the images and on random subsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ FRACTION = "images, %"
 
 
 def coreset_images(features: Tensor, count: int) -> Tensor:
-    r"""Select images whose local features cover all local features: repeatedly the image with the worst-covered one.
+    r"""Select images whose local features cover all local features.
+
+    Repeatedly select the image with the worst-covered local feature:
 
     $$i_{t+1} = \arg\max_i \max_j \min_{k \in \text{selected local features}} \lVert x_{ij} - x_k \rVert_2$$
 
@@ -74,7 +76,10 @@ def coreset_images(features: Tensor, count: int) -> Tensor:
 
 
 def subsets(features: Tensor, labels: Tensor, per_class: int, seed: int) -> dict[str, Tensor]:
-    """Return three subsets of about equal size: a coreset of each class, random images of each, and whole classes."""
+    """Return three subsets of about equal size.
+
+    They are a coreset of each class, random images of each class, and all images of random classes.
+    """
     generator = torch.Generator().manual_seed(seed)
     groups = [torch.nonzero(labels == label).flatten() for label in sorted(set(labels.tolist()))]
     coreset = torch.cat([group[coreset_images(features[group], min(per_class, len(group)))] for group in groups])
@@ -89,14 +94,17 @@ def subsets(features: Tensor, labels: Tensor, per_class: int, seed: int) -> dict
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    r"""Return Kendall's $\tau_a$: the fraction of concordant pairs minus discordant pairs; a tie is neither."""
+    r"""Return Kendall's $\tau_a$.
+
+    It is the fraction of concordant pairs minus the fraction of discordant pairs; a tie is neither.
+    """
     pairs = [(i, j) for i in range(len(first)) for j in range(i)]
     signs = [(first[i] - first[j]) * (second[i] - second[j]) for i, j in pairs]
     return sum((sign > 0) - (sign < 0) for sign in signs) / len(pairs)
 
 
 def compare_subsets(embeddings: Sequence[Tensor], labels: Tensor, features: Tensor) -> list[Row]:
-    """Return the table: how each kind of subset ranks checkpoints, and the MAP@R that its selection loses."""
+    """Return the table: rank correlation and lost MAP@R of each kind of subset."""
 
     def scores(rows: Tensor) -> list[float]:
         return [retrieval_metrics(each[rows], labels[rows])["MAP@R"] for each in embeddings]
@@ -147,7 +155,7 @@ def embed_checkpoints(config: RunConfig, setup: TrainingSetup, val: FeatureInput
 
 
 def train_heads(request: StudyRequest, seeds: int) -> tuple[list[Tensor], FeatureInputs]:
-    """Return the validation embeddings of all checkpoints of all heads, and the validation images.
+    """Return the validation embeddings of all checkpoints, and the images.
 
     Raises:
         ConfigError: If a stored run has other settings.

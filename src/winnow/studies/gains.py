@@ -1,4 +1,4 @@
-"""Gains of CCP and GSP in MAP@R: in the published tables, and in recorded results of studies and protocols."""
+"""Gains of CCP and GSP in MAP@R, in published tables and in recorded results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fair_table(number: str) -> Mapping[str, Mapping[Key, float]]:
 
 
 def published_rows(dim: int = 512) -> list[Row]:
-    """Return a row for every published method with an addition whose table has the method without it."""
+    """Return a row for every published method with and without an addition."""
     return [
         gain_row(PUBLISHED, addition, dataset, size, base, table[base][dataset, size], value)
         for addition, number in TABLES.items()
@@ -60,7 +60,10 @@ NEAR = 0.5  # points within which a mean is "about" a number
 
 
 def gains(table: Mapping[str, Mapping[Key, float]], method: str, base: str) -> dict[str, float]:
-    """Return the points by which a method is above another, by base, dataset, and embedding size."""
+    """Return the points by which a method is above another.
+
+    Keys are base, dataset, and embedding size.
+    """
     return {f"{base.upper()} on {SETS[dataset]}, {dim}": value - table[base][dataset, dim]
             for (dataset, dim), value in table[method].items()}  # fmt: skip
 
@@ -74,7 +77,10 @@ def added(addition: str) -> dict[str, float]:
 
 
 def over_memory() -> dict[str, float]:
-    """Return the points by which the best method with CCP is above the best with XBM, by dataset and size."""
+    """Return the points by which the best method with CCP is above that with XBM.
+
+    Keys are dataset and embedding size.
+    """
     table = fair_table("3.1")
     best = {one: {key: max(values[key] for name, values in table.items() if name.endswith(f"+{one}"))
                   for key in table["c2"]} for one in ("ccp", "xbm")}  # fmt: skip
@@ -152,7 +158,7 @@ class Gains(Study):
         return Measurement(rows=rows, settings={"results": str(folder)})
 
     def figures(self, measured: Measurement) -> Mapping[str, Figure]:
-        """Draw the relative gains of the published tables, and the recorded gains in points."""
+        """Draw the published relative gains, and the recorded gains in points."""
         return {"": _draw(measured.rows)}
 
 
@@ -171,7 +177,7 @@ def _draw(rows: Sequence[Row]) -> Figure:
 
 
 def _draw_published(axes: Axes, rows: Sequence[Row], name: str) -> None:
-    """Draw the relative gains of an addition: a group for each dataset, a color for each method."""
+    """Draw relative gains: a group for each dataset, a color for each method."""
     colors = method_colors(dict.fromkeys(row["method"] for row in rows))
     width = 0.8 / max(len(colors), 1)
     for row in rows:

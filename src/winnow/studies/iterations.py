@@ -1,4 +1,4 @@
-"""Cost and error of k iterations of GSP, and of the scalar root that replaces them."""
+"""Cost and error of k iterations of GSP, and of the root that replaces them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def iterated(method: str, k: int) -> str:
 
 
 def error_column(k: int) -> str:
-    """Return the column with the error of a weight after k iterations, in percent of the largest possible weight."""
+    """Return the column with the error of a weight after k iterations.
+
+    Errors are in percent of the largest possible weight.
+    """
     return f"weight error after {k}, %"
 
 
@@ -62,7 +65,10 @@ def error_column(k: int) -> str:
 
 
 def cost_rows(case: PoolingCase, device: torch.device, steps: Sequence[int], repeats: int) -> list[Row]:
-    """Return time of a forward and backward pass, bytes saved in between, and error of gradients, for every k."""
+    """Return time, memory, and error of gradients for every k.
+
+    Time is that of a forward and backward pass; memory is what is saved between them.
+    """
     problem = make_problem(case, device)
     solvers: dict[tuple[str, int | None], PoolFunction] = {(ROOT, None): scalar_root}
     solvers |= {(name, k): partial(solver, steps=k) for name, solver in ((AUTODIFF, unrolled), (CLOSED, closed_form))
@@ -81,13 +87,16 @@ def cost_rows(case: PoolingCase, device: torch.device, steps: Sequence[int], rep
 
 
 def gradient_error(problem: PoolingProblem, solver: PoolFunction, eps: float, exact: Sequence[Tensor]) -> float:
-    """Return the larger relative error of the two gradients, of features and of prototypes."""
+    """Return the larger relative error of the gradients of features and prototypes."""
     found = problem.solve(solver, eps)[1]
     return max(float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True))
 
 
 def find_errors(case: PoolingCase, steps: Sequence[int]) -> list[Row]:
-    """Return the largest error of a weight after k iterations in float64, in percent of the largest possible weight."""
+    """Return the largest error of a weight after k iterations in float64.
+
+    Errors are in percent of the largest possible weight.
+    """
     problem = make_problem(case, torch.device("cpu"))
     features, prototypes = problem.features.detach().double(), problem.prototypes.detach().double()
     costs = pairwise_distance(clip_norm(features), clip_norm(prototypes)).mT
@@ -104,7 +113,7 @@ def find_errors(case: PoolingCase, steps: Sequence[int]) -> list[Row]:
 
 
 def error_rows(errors: Sequence[Row], shown: Sequence[int]) -> list[Row]:
-    """Return a row for each eps and mu, with the errors after some numbers of iterations, not rounded."""
+    """Return a row for each eps and mu, with errors that are not rounded."""
     rows: dict[str, dict[str, Any]] = {}
     for one in errors:
         name = f"iteration, eps {one['eps']:g}, mu {one['mu']:g}"
@@ -159,7 +168,7 @@ def _measurement(rows: Sequence[Row], errors: Sequence[Row], settings: Mapping[s
 
 
 def _growth(s: Scores, method: str) -> tuple[str, float]:
-    """Return the times at the smallest and the largest k, and their difference in percent of a training step."""
+    """Return the times at both ends of k, and their difference in percent of a step."""
     low, high = (s.cell(iterated(method, k), TIME) for k in (STEPS[0], STEPS[-1]))
     return f"{low:.2f} to {high:.2f} ms from k = {STEPS[0]} to {STEPS[-1]}", 100 * (high - low) / s.cell(STEP, TIME)
 
@@ -205,7 +214,7 @@ def _draw(rows: Sequence[Row], errors: Sequence[Row]) -> Figure:
 
 
 def _draw_costs(axes: Axes, rows: Sequence[Row], key: str) -> None:
-    """Draw a column of the table over k for both gradients, and the scalar root as a dashed line."""
+    """Draw a column of the table over k, and the scalar root as a dashed line."""
     by_name = {row["solver"]: row for row in rows}
     colors = method_colors((AUTODIFF, CLOSED, ROOT))
     for method in (AUTODIFF, CLOSED):
@@ -220,7 +229,7 @@ def _draw_costs(axes: Axes, rows: Sequence[Row], key: str) -> None:
 
 
 def _draw_errors(axes: Axes, errors: Sequence[Row]) -> None:
-    """Draw the error of a weight over k: a color for each eps, a line style for each mu."""
+    """Draw the error of a weight over k: a color per eps, a line style per mu."""
     colors = method_colors(dict.fromkeys(f"eps {row['eps']:g}" for row in errors))
     styles = dict(zip(dict.fromkeys(row["mu"] for row in errors), ("-", "--", "-.", ":"), strict=False))
     for eps, mu in dict.fromkeys((row["eps"], row["mu"]) for row in errors):

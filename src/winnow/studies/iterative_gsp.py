@@ -1,4 +1,4 @@
-r"""The iterative solver of GSP from [GSP], and synthetic problems to compare solvers on.
+r"""Iterative solver of GSP from [GSP], and synthetic problems for solvers.
 
 Proposition 4.1 of [GSP]: with $K_{ij} = e^{-\varepsilon c_{ij}}$, $k_j = \sum_i K_{ij}$ and $t = 1$, repeat 100 times,
 then once more,
@@ -58,7 +58,7 @@ class PoolingCase:
 
 @dataclass(frozen=True)
 class PoolingProblem:
-    """Features (B, n, d) and prototypes (m, d) that require gradients, and gradients of the outputs."""
+    """Features (B, n, d), prototypes (m, d), and gradients of the outputs."""
 
     features: Tensor
     prototypes: Tensor
@@ -91,7 +91,10 @@ class PoolingProblem:
 
 
 def make_problem(case: PoolingCase, device: torch.device, seed: int = 0) -> PoolingProblem:
-    """Return features around prototypes, few near and most far; one in six lies within the unit ball."""
+    """Return features around prototypes, few near and most far.
+
+    One feature in six lies within the unit ball.
+    """
     generator = torch.Generator(device).manual_seed(seed)
 
     def noise(*shape: int) -> Tensor:
@@ -136,7 +139,10 @@ def closed_form(features: Tensor, prototypes: Tensor, mu: float, eps: float, ste
 
 
 def distances(features: Tensor, prototypes: Tensor) -> Tensor:
-    r"""Return distances (B, m, n) by $\sqrt{|w|^2 + |f|^2 - 2 w f}$; their gradient is 0 where they are."""
+    r"""Return distances (B, m, n) by $\sqrt{|w|^2 + |f|^2 - 2 w f}$.
+
+    The gradient of a distance of 0 is 0.
+    """
     f, w = clip_norm(features), clip_norm(prototypes)
     squares = w.square().sum(dim=1)[:, None] + f.square().sum(dim=2)[:, None, :] - 2 * (w @ f.mT)
     return squares.clamp(min=1e-12).sqrt()

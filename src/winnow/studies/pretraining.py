@@ -1,4 +1,4 @@
-"""Pretraining of small networks by classification, because no published weights exist for them."""
+"""Pretraining of small networks, for which no published weights exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pretrain(
     *,
     note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Train a ResNet-20 to classify small images, and save its weights without the classifier.
+    """Train a ResNet-20 to classify images; save its weights without the classifier.
 
     Weights of the same images and recipe are reused.
 
@@ -90,7 +90,9 @@ def read_record(target: Path) -> dict[str, Any] | None:
 
 
 def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Shift each image by a random number of pixels, fill with black, and mirror half of the images.
+    """Shift each image by random numbers of pixels, and mirror half of the images.
+
+    Pixels from outside an image are black.
 
     Args:
         images: (B, C, h, w).
@@ -112,7 +114,7 @@ def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
 
 @torch.inference_mode()
 def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor, batch: int = 1000) -> float:
-    """Return the fraction of images (N, 3, h, w), as bytes, that a model classifies correctly."""
+    """Return the fraction of images (N, 3, h, w) in bytes with the correct class."""
     model.eval()
     named = [model(part / 255).argmax(dim=1) for part in torch.split(pixels, batch)]
     return float((torch.cat(named) == labels).float().mean())

@@ -103,7 +103,7 @@ def _compared(name: str, content: Any) -> Iterator[tuple[tuple[float, ...], Row]
 
 
 def _methods(content: Any) -> dict[str, dict[int, tuple[Config, float]]]:
-    """Return config and MAP@R in percent of the runs on published datasets, by variant and seed."""
+    """Return config and MAP@R of runs on published datasets, by variant and seed."""
     found: dict[str, dict[int, tuple[Config, float]]] = {}
     for run in content.get("runs", ()) if isinstance(content, dict) else ():
         if isinstance(run, dict) and isinstance(run.get("config"), dict) and dataset_of(run["config"]) is not None:
@@ -114,7 +114,7 @@ def _methods(content: Any) -> dict[str, dict[int, tuple[Config, float]]]:
 
 
 def dataset_of(config: Config) -> str | None:
-    """Return the published dataset of a run, by the name of its folder; None for another dataset."""
+    """Return the published dataset of a run; None for another dataset."""
     name = Path(config.get("data", {}).get("path", "")).name
     return next((known for known in SETS if name.startswith(known)), None)  # such as cub200_2011
 
@@ -134,7 +134,10 @@ def has_addition(config: Config, addition: str) -> bool:
 
 
 def is_base(base: Config, config: Config, addition: str) -> bool:
-    """Return whether a run has pairs of the batch or GAP instead of an addition, and otherwise the same settings."""
+    """Return whether runs differ in an addition alone.
+
+    The base has pairs of the batch instead of CCP, or GAP instead of GSP.
+    """
     own = {"ccp": {"references"}, "gsp-zsr": {"pooling", "zsr"}}[addition]
     plain = (
         base["references"]["name"] == "batch" if addition == "ccp"
@@ -152,7 +155,10 @@ def is_base(base: Config, config: Config, addition: str) -> bool:
 
 
 def protocol_rows(folder: Path) -> list[Row]:
-    """Return the gains of CCP and GSP in tables of protocols on test classes, for their largest embedding."""
+    """Return the gains in tables of protocols on test classes.
+
+    A table counts with its largest embedding.
+    """
     rows: list[Row] = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -189,14 +195,17 @@ def _protocol_row(name: str, table: ProtocolTable, base: TableRow, one: TableRow
 
 
 def _means(row: TableRow) -> dict[int, float]:
-    """Return the mean MAP@R of a method by embedding size, also if the protocol reports the best run."""
+    """Return the mean MAP@R of a method by embedding size.
+
+    It is the mean also if the protocol reports the best run.
+    """
     return {cell.dim: cell.estimate.mean for cell in row.cells if cell.metric == "MAP@R"}
 
 
 def _of_shared_models(
     pair: PairedDifference, base: TableRow, one: TableRow, before: float, after: float
 ) -> tuple[float, float]:
-    """Return the scores of the models that both methods have, of which the difference is known."""
+    """Return the scores of the models that both methods have."""
     if base.finished == one.finished == pair.models:
         return before, after
     gain = pair.difference.mean

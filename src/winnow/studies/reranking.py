@@ -1,4 +1,4 @@
-"""Re-ranking of the neighbors that average pooling and GSP find: query expansion and k-reciprocal distances."""
+"""Re-ranking of the neighbors of GAP and GSP: query expansion, k-reciprocal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RerankingStudy(GridStudy):
         return _with_rows(grid_measurement(self, request.scale, found), by_seed)
 
     def restore(self, content: Mapping[str, Any]) -> Measurement:
-        """Return the measurement from the runs and the rows of every seed of a result file."""
+        """Return the measurement from the runs and the seeds' rows of a result file."""
         by_seed = {int(seed): rows for seed, rows in content[BY_SEED].items()}
         return _with_rows(restore_grid(self, content), by_seed)
 
@@ -96,7 +96,7 @@ class RerankingStudy(GridStudy):
 
 
 def _with_rows(grid: Measurement, by_seed: Mapping[int, Sequence[Row]]) -> Measurement:
-    """Return the measurement of a grid with the rows of its searches; a missing run has none of them."""
+    """Return the measurement of a grid with the rows of its searches."""
     finished = {seed: rows for seed, rows in by_seed.items() if rows}
     return replace(
         grid, rows=table(finished), exact=seed_means(finished), by_seed=finished,

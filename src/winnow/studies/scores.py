@@ -233,7 +233,10 @@ BY_SEED = "by seed"
 
 
 def seed_means(by_seed: Mapping[int, Sequence[Row]]) -> list[Row]:
-    """Return the mean of every row over the seeds that have it; the first column names rows, the others are numbers."""
+    """Return the mean of every row over the seeds that have it.
+
+    The first column names rows; the others are numbers.
+    """
     own: dict[str, list[Row]] = {}
     for row in (row for rows in by_seed.values() for row in rows):
         own.setdefault(str(next(iter(row.values()))), []).append(row)

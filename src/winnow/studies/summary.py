@@ -1,4 +1,4 @@
-"""Verdicts of all recorded results: how many claims of each source were reproduced."""
+"""Number of reproduced claims of each source in all recorded results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLOR = {
 
 
 def recorded(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the file, the size, and the content of recorded results, in the order of the studies."""
+    """Yield file, size, and content of recorded results in the order of studies."""
     for name in names:
         for within, size in FOLDERS.items():
             file = folder / within / f"{name.replace('-', '_')}.json"
@@ -45,7 +45,9 @@ def recorded(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Map
 
 
 def count_verdicts(folder: Path, names: Sequence[str]) -> list[Row]:
-    """Return the totals, of published claims also by size, then a row for each result and source of claims.
+    """Return the totals, then a row for each result and source of claims.
+
+    Published claims have totals by size, too.
 
     Args:
         folder: Folder of results, which has some of `FOLDERS`.
@@ -63,7 +65,7 @@ def count_verdicts(folder: Path, names: Sequence[str]) -> list[Row]:
 
 
 def _by_source(content: Mapping[str, Any]) -> dict[str, Counter[str]]:
-    """Return the number of verdicts by source: of claims, and of comparisons that have a verdict in the table."""
+    """Return the number of verdicts by source, of claims and of rows with a verdict."""
     found: dict[str, Counter[str]] = {}
     rows = [row for row in content.get("rows", ()) if row.get("verdict")]
     for one in [*content.get("claims", ()), *rows]:

@@ -1,4 +1,4 @@
-"""Trainers on synthetic images, the time of a training step, and bytes saved for a backward pass."""
+"""Trainers on synthetic images, time of a step, and bytes saved for backward."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TimingSetup:
         return iterate
 
     def fixed_images(self, trainer: Trainer) -> Callable[[], Steps[None]]:
-        """Return a callable that iterates over `steps` replays of the captured step on one batch."""
+        """Return a callable that replays the captured step on one batch."""
 
         def iterate() -> Steps[None]:
             for _ in range(self.steps):
@@ -102,7 +102,7 @@ class StepTime:
 
 
 def time_step(batch: int, quick: bool, device: torch.device) -> StepTime:
-    """Time a training step with the contrastive loss and average pooling, whose cost is negligible.
+    """Time a training step with the contrastive loss and average pooling.
 
     Weights are random and images are noise. The step is computed call by call, as a pooling layer alone is: a replayed
     step would not wait for Python.
@@ -120,7 +120,7 @@ def time_step(batch: int, quick: bool, device: torch.device) -> StepTime:
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
-    """Return the bytes that a forward pass saves for its backward pass; each storage counts once."""
+    """Return the bytes that a forward pass saves for backward, each storage once."""
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Bags of learned tokens, half of them background that all classes share: average pooling and GSP."""
+"""Average pooling and GSP on bags of learned tokens, half of them background."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def row_name(method: str, margin: float) -> str:
 
 
 def draw_bags(setting: Setting, generator: torch.Generator) -> Tensor:
-    """Return bags (classes, bags, bag) of token numbers; background tokens have the largest."""
+    """Return bags (classes, bags, bag) of token numbers, background tokens last."""
     shape = (setting.classes, setting.bags, setting.bag)
     own = torch.arange(setting.classes)[:, None, None] * setting.tokens
     own = own + torch.randint(setting.tokens, shape, generator=generator)
@@ -92,7 +92,7 @@ def draw_bags(setting: Setting, generator: torch.Generator) -> Tensor:
 
 
 def train(setting: Setting, method: Method, seed: int) -> Trained:
-    """Train tokens with a pooling until validation stalls; return the best ones with the test bags."""
+    """Train tokens with a pooling until validation stalls; return the best ones."""
     generator = torch.Generator().manual_seed(seed)
     fit, val, test = (draw_bags(setting, generator) for _ in range(3))
     start = torch.rand((setting.classes + 1) * setting.tokens, 2, generator=generator)
@@ -173,7 +173,7 @@ def trained(request: StudyRequest, setting: Setting, method: Method, seed: int) 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread: for steps this small, dividing the work takes longer than the work."""
+    """Use one thread, because dividing such small steps takes longer than they do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -246,7 +246,7 @@ def settings(scale: Scale) -> list[Setting]:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Study):
-    """Tokens trained with each pooling, margin, and seed, by a training loop of this study."""
+    """Tokens trained with each pooling, margin, and seed."""
 
     def measure(self, request: StudyRequest) -> Measurement:
         """Train the runs."""
@@ -278,7 +278,7 @@ def _measurement(by_seed: Mapping[int, Sequence[Row]], settings: Mapping[str, An
 
 @styled
 def _draw(measured: Measurement) -> Figure:
-    """Draw the first seed of each method, at the margin that validation selects on average."""
+    """Draw the first seed of each method, at the margin that validation selects."""
     figure = new_figure(7.4, 4.6)
     s = Scores(measured.exact)
     for number, method in enumerate(get_args(Method)):
@@ -295,7 +295,10 @@ def _draw(measured: Measurement) -> Figure:
 
 
 def _scatter(axes: Axes, run: Trained) -> None:
-    """Draw one run: dots are bags within the hull of their class, rings its tokens, crosses background tokens."""
+    """Draw one run.
+
+    Dots are bags within the hull of their class, rings its tokens, and crosses background tokens.
+    """
     import matplotlib
 
     colors = matplotlib.colormaps["tab20"]

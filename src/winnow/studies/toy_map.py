@@ -1,4 +1,4 @@
-"""Toy map of red, blue, and green features: linear program and smoothed weights with an underestimated mu."""
+"""Linear program and smoothed weights on a toy map with an underestimated mu."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ MANY, FEW, MORE = 25.0, 5.0, 20.0  # percent of features ignored, and points of 
 
 
 def toy_map(seed: int) -> tuple[Tensor, Tensor]:
-    """Return colors (100, 3) of a green map with a red and a blue block, and whether each feature is in a block."""
+    """Return the colors (100, 3) of a green map with a red and a blue block.
+
+    The second tensor (100,) states whether each feature is in a block.
+    """
     kind = torch.full((SIDE, SIDE), 1)
     kind[:BLOCK, :BLOCK], kind[BLOCK:, BLOCK:] = 0, 2
     generator = torch.Generator().manual_seed(seed)
@@ -91,7 +94,7 @@ def _ignores(s: Scores) -> Evidence:
 
 
 def _smoothing_keeps(s: Scores) -> Evidence:
-    """Compare the eps with the most weight on red and blue among those that ignore under 1% of them."""
+    """Use the eps with the most weight on red and blue that ignores under 1% of them."""
     lost, weight = ({eps: s.cell(_smoothed(eps), column) for eps in SHARPNESS} for column in (LOST, WEIGHT))
     best = min(SHARPNESS, key=lambda eps: (lost[eps] >= 1, -weight[eps]))
     ours = f"eps {best:g}: {lost[best]:.0f}% ignored, {weight[best]:.0f}% of the weight on red and blue"
@@ -122,7 +125,7 @@ class ToyMap(Study):
 
 @styled
 def _draw(features: Tensor, weights: Mapping[str, Tensor]) -> Figure:
-    """Draw the map and the weights of each problem; black is the largest weight of a panel."""
+    """Draw the map, and weights per problem: black is the largest of a panel."""
     columns = 4
     figure = new_figure(1.85 * columns, 2.1 * -(-(len(weights) + 1) // columns))
     panels: dict[str, Any] = {"feature map": np.asarray(features.view(SIDE, SIDE, 3).clamp(0, 1))}

@@ -56,7 +56,10 @@ _MODULES = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in _PATHS}
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: a callback or a run folder needs no trainer."""
+    """Import a public name on first use.
+
+    A callback or a run folder needs no trainer.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module 'winnow.training' has no attribute '{name}'")
     found: object = getattr(import_module(_MODULES[name]), name)

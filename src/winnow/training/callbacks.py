@@ -15,7 +15,10 @@ class Callback:
         """Handle a message for the user."""
 
     def progress(self, title: str) -> Callable[[int, int], None]:
-        """Start long work before training; return a function that is called with (done, total)."""
+        """Start long work before training.
+
+        Returns a function that is called with (done, total).
+        """
         return lambda done, total: None
 
     def start(self, steps: int, done: int) -> None:

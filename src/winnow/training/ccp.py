@@ -120,7 +120,9 @@ class CCPSolver:
             self._save_best(step, start)
 
     def _iter_embed_pool(self, number: int) -> Steps[Tensor]:
-        """Embed b images of each class, with training crops and the network in evaluation mode: (C, b, d).
+        """Embed b images of each class, (C, b, d).
+
+        Crops are training crops, and the network is in evaluation mode.
 
         Processes share every batch.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError
 from winnow.training.config import RunConfig, first_difference
+from winnow.training.data_record import DataRecord
 from winnow.training.results import Metrics, ValidationEntry
 from winnow.training.run_dir import RunDir
 
@@ -32,6 +33,7 @@ class Checkpoint(TypedDict):
     progress: dict[str, Any]  # TrainState
     problems: dict[str, Any] | None  # CCPSolver; None without CCP
     plateau: dict[str, Any] | None  # ReduceOnPlateau; None with a constant learning rate
+    data: str  # digest of the DataRecord; "" without a run folder, missing in version 0.1.0
 
 
 @dataclass
@@ -93,6 +95,9 @@ def load_checkpoint(run_dir: RunDir, config: RunConfig) -> tuple[Checkpoint, Wei
         raise ModelError(f"{file}: the checkpoint has settings that this version does not have ({error}).") from None
     if key is not None:
         raise ModelError(f"{file}: the checkpoint was made with another {key}. Resume the run with its own config.")
+    recorded = checkpoint.get("data") if run_dir.data_file.is_file() else None
+    if recorded and recorded != DataRecord.read(run_dir.data_file).digest():
+        raise ModelError(f"{run_dir.data_file}: not the record of this checkpoint. Restore it from a copy.")
     return checkpoint, best
 
 

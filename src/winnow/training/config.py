@@ -108,6 +108,11 @@ class DataConfig(Section):
         "raise", description="action on an image that is missing or cannot be read"
     )
     image_cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="storage of decoded images")
+    fingerprint: Literal["times", "contents"] = Field(
+        "times",
+        description="what must be equal on resuming: 'times' compares size, time, and both ends of each file, "
+        "'contents' all of it",
+    )
     feature_cache: Literal["ram", "disk"] = Field(
         "ram", description="storage of a frozen backbone's feature maps; later runs reuse those on disk"
     )
@@ -262,7 +267,7 @@ class RunConfig(ModelConfig):
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
-        """Return the key, or the component such as `pooling=gem`, to suggest for an unknown key."""
+        """Return the key or component, such as `pooling=gem`, to suggest."""
         for kind, registry in REGISTRIES.items():
             if key in registry:
                 return f"; did you mean '{kind}={key}'?"
@@ -306,7 +311,10 @@ class RunConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _match_schedule(self) -> RunConfig:
-        """Let `plateau.factor` below 1 mean `train.schedule=plateau`, as before there were other schedules."""
+        """Let `plateau.factor` below 1 mean `train.schedule=plateau`.
+
+        It did before other schedules existed.
+        """
         train, plateau = self.train, self.plateau
         if train.schedule == "plateau" and plateau.factor == 1:
             if "factor" in plateau.model_fields_set:

@@ -82,7 +82,7 @@ def embed(
     batch: int = 128,
     processes: Processes = SINGLE_PROCESS,
 ) -> Tensor:
-    """Return embeddings (N, dim) of all inputs, or of selected rows, in inference mode."""
+    """Return embeddings (N, dim) of all inputs or selected rows."""
     return run_to_end(iter_embed(model, inputs, rows, batch=batch, processes=processes))
 
 

@@ -25,9 +25,10 @@ from winnow.models import Embedder
 from winnow.seeding import fork_rng
 from winnow.training.baseline import MeanFeatureCache
 from winnow.training.build import build_setup, evaluate_baseline, init_objective, load_splits, resolve_config
-from winnow.training.cache import RunCache
+from winnow.training.cache import RunCache, cached
 from winnow.training.callbacks import Callback, CallbackList, TensorBoard, check_tensorboard
 from winnow.training.config import AugmentConfig, RunConfig
+from winnow.training.data_record import DataRecord
 from winnow.training.engine.distributed import launched_processes, report_lost_processes
 from winnow.training.engine.precision import make_fabric
 from winnow.training.engine.stream import Steps, run_to_end
@@ -120,11 +121,20 @@ def iter_run(
     # Run folder
     if resume is None:  # asked now: another process may have started the run while the data were read
         resume = run_dir.config_file.is_file()
+    record = _record_data(config, splits, cache) if processes.is_first else None
+    data_digest = ""
+    if resume and record is not None:
+        data_digest = run_dir.check_data(record)  # before the config, some of whose values follow from the data
+        if not data_digest:
+            callback.message("this run recorded no images when it started (version 0.1.0): assumed to be unchanged")
     if resume and not run_dir.checkpoint_file.exists():  # otherwise the checkpoint's config is compared
         run_dir.check_resumable(config)
     if not resume and processes.is_first:
         run_dir.create(config)
     with run_dir.lock() if processes.is_first else nullcontext():
+        if record is not None and not data_digest:
+            data_digest = run_dir.write_data(record)
+
         # Model, inputs, and baseline
         try:
             setup = build_setup(config, splits, callback, cache)
@@ -135,6 +145,7 @@ def iter_run(
             for text in _objective_warnings(config, objective, setup.train):
                 callback.message(text)
             trainer = Trainer(config, objective, setup.train, setup.val, run_dir=run_dir, ks=setup.ks)
+            trainer.data_digest = data_digest
         except WinnowError:  # the remedy may be another setting, which a started run would not accept
             if not resume and processes.is_first:
                 run_dir.discard()
@@ -192,6 +203,15 @@ def iter_run(
         if processes.is_first:
             run_dir.write_result(result)
         return result
+
+
+def _record_data(config: RunConfig, splits: Splits, cache: RunCache | None) -> DataRecord:
+    """Record the images of all splits, once for runs that share a cache and have equal splits."""
+    parts = (splits.train, splits.val, splits.test, splits.gallery)
+    key = () if cache is None else tuple(None if one is None else cache.fingerprint(one) for one in parts)
+    classes = tuple(one.class_names for one in parts if one is not None)
+    compare = config.data.fingerprint
+    return cached(cache, ("data record", compare, key, classes), lambda: DataRecord.of(splits, compare))
 
 
 def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[str]:

@@ -18,8 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError, add_component_hint
-from winnow.files import lock, make_folder, write_atomically, write_text
+from winnow.files import lock, make_folder
+from winnow.integrity import check_file, forget_checksum, write_checked, write_checked_text
 from winnow.training.config import RunConfig, first_difference, make_config
+from winnow.training.data_record import DataRecord
 from winnow.training.overrides import read_yaml
 from winnow.training.results import RunResult, ValidationEntry
 
@@ -30,6 +32,7 @@ class RunDir:
     """Paths and files of one run.
 
     - `config.yaml`: the resolved config; `plan.yaml` of a sweep is in the folder above
+    - `data.csv.gz`: the images of every split, which a resumed run must find again
     - `log.jsonl`: one line for each validation
     - `checkpoint.pt`: all state that resuming needs
     - `best.pt`: weights of the best validation
@@ -37,6 +40,7 @@ class RunDir:
     - `test.safetensors`: embeddings and labels of the test images, with `train.save_embeddings`
     - `result.json`: the result of a finished run
     - `bad_batch.txt`: images of a step whose loss was not finite
+    - `SHA256SUMS`: checksums of these files, verified when they are opened
 
     The command line adds `curves.png`, and `problems.svg` with CCP.
     """
@@ -44,12 +48,16 @@ class RunDir:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
+        self.data_file = self.path / "data.csv.gz"
         self.log_file = self.path / "log.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.best_file = self.path / "best.pt"
         self.result_file = self.path / "result.json"
         self.model_folder = self.path / "model"
         self.embeddings_file = self.path / "test.safetensors"
+        checked = (self.config_file, self.log_file, self.checkpoint_file, self.best_file, self.result_file,
+                   self.embeddings_file)  # fmt: skip
+        self._checked = tuple(file.name for file in checked)  # of a run of version 0.1.0 that is resumed
 
     def create(self, config: RunConfig) -> None:
         """Start a new run.
@@ -62,11 +70,13 @@ class RunDir:
                 f"{self.path}: folder already contains a run. Resume it or choose another folder.", hint="existing_run"
             )
         make_folder(self.path)
-        write_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        write_checked_text(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def discard(self) -> None:
         """Remove a created run that could not start."""
-        self.config_file.unlink(missing_ok=True)
+        for file in (self.config_file, self.data_file):
+            forget_checksum(file)
+            file.unlink(missing_ok=True)
         with suppress(OSError):  # the folder may contain other files
             self.path.rmdir()
 
@@ -114,6 +124,28 @@ class RunDir:
                 "and train again."
             )
 
+    def write_data(self, record: DataRecord) -> str:
+        """Write the images of the run; return the digest of the record."""
+        write_checked(self.data_file, record.write, adopt=self._checked)
+        return record.digest()
+
+    def check_data(self, now: DataRecord) -> str:
+        """Compare the images of the run with the present ones.
+
+        Returns:
+            Digest of the record; "" if there is none, as in version 0.1.0.
+
+        Raises:
+            DataError: If images were removed, added, replaced, or moved to another class or split.
+            ModelError: If the record is damaged.
+        """
+        if not self.data_file.is_file():
+            return ""
+        check_file(self.data_file)
+        record = DataRecord.read(self.data_file)
+        record.check(now, str(self.path))
+        return record.digest()
+
     def read_result(self) -> RunResult | None:
         """Return the result; None if the run is not finished.
 
@@ -125,12 +157,13 @@ class RunDir:
         if not self.result_file.is_file():
             return None
         try:
+            check_file(self.result_file)
             return RunResult.from_json(self.result_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, ModelError):
             if self.checkpoint_file.is_file() and self.best_file.is_file():
                 return None
         raise ModelError(
-            f"{self.result_file}: file empty or damaged, and the run has no checkpoint. Restore the file, or remove "
+            f"{self.result_file}: file damaged or changed, and the run has no checkpoint. Restore the file, or remove "
             f"{self.path} and train again."
         )
 
@@ -158,21 +191,23 @@ class RunDir:
 
     def write_history(self, history: Iterable[ValidationEntry]) -> None:
         """Write the whole log, so a resumed run drops the lines after its checkpoint."""
-        write_text(self.log_file, "".join(json.dumps(entry.to_dict()) + "\n" for entry in history))
+        lines = (json.dumps(entry.to_dict()) + "\n" for entry in history)
+        write_checked_text(self.log_file, "".join(lines), adopt=self._checked)
 
     def write_result(self, result: RunResult) -> None:
         """Write the result, which marks the run as finished."""
-        write_text(self.result_file, result.to_json())
+        write_checked_text(self.result_file, result.to_json(), adopt=self._checked)
 
     def write_embeddings(self, embeddings: Tensor, labels: Tensor, names: Sequence[str]) -> None:
         """Save test embeddings (N, dim), labels (N,), and a fingerprint of the images."""
         state = {"embeddings": embeddings.float().cpu().contiguous(), "labels": labels.cpu()}
         metadata = ImageSetFingerprint.compute(labels, names).metadata()
-        write_atomically(self.embeddings_file, lambda partial: save_file(state, partial, metadata))
+        write_checked(self.embeddings_file, lambda partial: save_file(state, partial, metadata), adopt=self._checked)
 
     def read_embeddings(self) -> tuple[Tensor, Tensor]:
         """Return the saved test embeddings (N, dim) and labels (N,)."""
         try:
+            check_file(self.embeddings_file, remedy=self._embeddings_remedy)
             state = load_file(self.embeddings_file)
             return state["embeddings"], state["labels"]
         except (OSError, SafetensorError, KeyError):
@@ -187,20 +222,24 @@ class RunDir:
             raise self._unreadable_embeddings() from None
 
     def _unreadable_embeddings(self) -> ModelError:
-        return ModelError(
-            f"{self.embeddings_file}: file missing or damaged. Restore it, or remove {self.path} and train again with "
-            "train.save_embeddings=true, which protocols set."
+        return ModelError(f"{self.embeddings_file}: file missing or damaged. {self._embeddings_remedy}")
+
+    @property
+    def _embeddings_remedy(self) -> str:
+        return (
+            f"Restore it, or remove {self.path} and train again with train.save_embeddings=true, which protocols set."
         )
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint of a finished run: most of its size on disk."""
         self.check_finished()
-        self.checkpoint_file.unlink(missing_ok=True)
-        self.best_file.unlink(missing_ok=True)
+        for file in (self.checkpoint_file, self.best_file):
+            forget_checksum(file)
+            file.unlink(missing_ok=True)
 
     def save(self, path: Path, state: Mapping[str, Any]) -> None:
         """Save tensors and plain values."""
-        write_atomically(path, lambda partial: torch.save(dict(state), partial))
+        write_checked(path, lambda partial: torch.save(dict(state), partial), adopt=self._checked)
 
     def load(self, path: Path) -> dict[str, Any]:
         """Load a state that `save` wrote.
@@ -210,6 +249,7 @@ class RunDir:
         """
         if not path.is_file():
             raise ModelError(f"{path}: file missing. Train the run again.")
+        check_file(path, remedy="Restore it or train the run again.")
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError):

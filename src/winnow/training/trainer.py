@@ -112,6 +112,7 @@ class Trainer:
             CheckpointWriter(run_dir, self.device) if run_dir is not None and self.processes.is_first else None
         )
         self.state = TrainState()
+        self.data_digest = ""  # of the run's DataRecord
         self.best_state: dict[str, Tensor] = {}
 
     def fit(self) -> TrainState:
@@ -214,6 +215,7 @@ class Trainer:
             "progress": self.state.to_dict(),
             "problems": None if self.ccp_solver is None else self.ccp_solver.state_dict(self.state.best_step),
             "plateau": None if self.plateau is None else self.plateau.state_dict(),
+            "data": self.data_digest,
         }
 
     def restore(self) -> None:
