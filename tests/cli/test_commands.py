@@ -79,7 +79,7 @@ def test_an_unknown_component_of_the_user_gets_advice(
     words = [f"data={data}", *(word for word in TINY if "pooling" not in word), "train.device=cpu"]
     with monkeypatch.context() as patch:
         for registry, name in ((POOLINGS, "gap"), (LOSSES, "c2")):
-            patch.setattr(registry, "_parts", {**registry._parts, "mine": registry[name]})
+            patch.setattr(registry, "_components", {**registry._components, "mine": registry[name]})
         assert winnow("train", *words, "pooling=mine", "--out", "r").code == 0
         assert winnow("train", *words, "pooling=gap", "loss=mine", "--out", "loss").code == 0
         assert winnow("index", "r", data, "--out", "i").code == 0

@@ -27,7 +27,7 @@ def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
     for registry in REGISTRIES.values():  # a page may add components and datasets
-        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
+        monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
     reader = Reader(belongings)
     with mock.patch.dict(STUDIES):  # restores it: a page may add studies
