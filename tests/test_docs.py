@@ -1,4 +1,4 @@
-"""The documentation tells the truth: its commands exist, its generated pages are complete. `docs/` runs its code."""
+"""Documentation: its commands exist and its generated pages are complete; tests/docs runs its code."""
 
 import importlib.util
 import json
@@ -84,7 +84,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         for method in (MethodSpec.parse(word) for word in context.params["words"] if is_method(word)):
             method.overrides(on, kind, network)
             settings += method.settings
-    # A part that the page itself adds is there once the page has been followed, as its own test does.
+    # A component that the page adds exists only after its blocks have run, which another test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))
     load_config(None, [word for word in settings if word.partition("=")[2] not in added])
 
@@ -134,7 +134,7 @@ def site(tmp_path_factory):
 
 
 class Requests(HTMLParser):
-    """Collects what a browser would fetch by itself on opening a page."""
+    """Collects the addresses that a browser fetches when it opens a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
