@@ -23,10 +23,11 @@ GIGABYTES = 5  # disk space that a set-up needs at most
 
 USER = "serve,optuna"  # extras of all commands in the documentation, except Ray clusters and other file formats
 
-# Extras and commands of each task; further arguments are passed to the last command.
+# Extras and commands of each task; further arguments are passed to the last command, of `install` they are extras.
 TASKS: dict[str, tuple[str, list[list[str]]]] = {
     "demo": (USER, [["winnow", "demo"]]),
     "run": (USER, [["winnow"]]),
+    "install": (USER, [["winnow", "--version"]]),
     "test": (
         "test",
         [
@@ -73,6 +74,17 @@ def install(extras: str) -> None:
     print(f"environment ready in {time.perf_counter() - started:.0f} s", flush=True)
 
 
+def check_extras(names: list[str]) -> list[str]:
+    """Return the names sorted; end if one is not an extra of pyproject.toml, which pip would only warn about."""
+    import tomllib  # not at the top: an older Python needs the message of `main`
+
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for name in names:
+        if name not in known:
+            sys.exit(f"error: unknown extra '{name}'. Available: {', '.join(known)}.")
+    return sorted(set(names))
+
+
 def check_torchvision() -> None:
     """Print a note if torch and torchvision are builds for different devices, which only winnow itself can load."""
     command = [str(BIN / "python"), "-c", "import torchvision"]
@@ -99,6 +111,9 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:
         sys.exit(f"usage: python3 start.py {'|'.join(TASKS)} [ARGUMENTS]")
     extras, commands = TASKS[sys.argv[1]]
+    arguments = sys.argv[2:]
+    if sys.argv[1] == "install":
+        extras, arguments = ",".join([extras, *check_extras(arguments)]), []
     install(extras)
     if sys.argv[1] in ("test", "docs"):
         os.chdir(ROOT)
@@ -109,7 +124,7 @@ def main() -> None:
         call(command)
         print(f"  ({time.perf_counter() - started:.0f} s)", flush=True)
     started = time.perf_counter()
-    call([*commands[-1], *sys.argv[2:]])
+    call([*commands[-1], *arguments])
     print(f"({' '.join(commands[-1][:2])}: {time.perf_counter() - started:.0f} s)", flush=True)
 
 

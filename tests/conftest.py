@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread per worker, skips by marker, and small made-up image folders."""
+"""Shared by all tests: one thread per worker, skips by marker, and small synthetic image folders."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _fail_skipped(node: pytest.Item | pytest.Collector, report: pytest.TestRepor
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> MakeFolder:
-    """Make a folder of class folders; each class has a colour, each image its own noise."""
+    """Make a folder of class folders; each class has a color, each image different noise."""
 
     def make(name: str = "photos", classes: int = 8, images: int = 4, size: int = 40) -> Path:
         root = tmp_path / name
@@ -86,10 +86,10 @@ def make_folder(tmp_path: Path) -> MakeFolder:
         for label in range(classes):
             folder = root / f"class_{label:02d}"
             folder.mkdir(parents=True)
-            colour = rng.integers(30, 220, 3)
+            color = rng.integers(30, 220, 3)
             for index in range(images):
                 noise = rng.normal(0, 25, (size, size, 3))
-                pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
+                pixels = np.clip(color + noise, 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f"{index}.png")
         return root
 

@@ -1,6 +1,7 @@
-"""The documentation tells the truth: its commands exist, its generated pages are complete. `docs/` runs its code."""
+"""Documentation: its commands exist and its generated pages are complete; tests/docs runs its code."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -83,7 +84,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         for method in (MethodSpec.parse(word) for word in context.params["words"] if is_method(word)):
             method.overrides(on, kind, network)
             settings += method.settings
-    # A part that the page itself adds is there once the page has been followed, as its own test does.
+    # A component that the page adds exists only after its blocks have run, which another test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))
     load_config(None, [word for word in settings if word.partition("=")[2] not in added])
 
@@ -133,7 +134,7 @@ def site(tmp_path_factory):
 
 
 class Requests(HTMLParser):
-    """Collects what a browser would fetch by itself on opening a page."""
+    """Collects the addresses that a browser fetches when it opens a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -187,6 +188,30 @@ def test_every_study_has_a_page(site):
         assert shown, study
         assert all(one == two and (page.parent / one).is_file() for one, two in shown)
         assert page.stat().st_size < 200_000, "a page is read at once; figures are files of their own"
+
+
+@pytest.mark.slow
+def test_the_site_has_six_tabs_whose_pages_exist(site):
+    html = (site / "index.html").read_text()
+    tabs = re.findall(r'class="md-tabs__link">\s*(.*?)\s*</a>', html)
+    assert tabs == ["Get started", "Guides", "Concepts", "Results", "Reference", "Project"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("install", "install.html"), ("finetune", "faq.html"), ("DINOv2", "faq.html"), ("glossary", "glossary.html")],
+)
+def test_search_lists_a_title_with_the_word_people_use(site, word, page):
+    index = json.loads((site / "search/search_index.json").read_text())
+    titled = [one["location"] for one in index["docs"] if word.lower() in one["title"].lower()]
+    assert any(location.startswith(page) for location in titled)
+
+
+@pytest.mark.slow
+def test_a_tooltip_explains_the_first_use_of_a_term(site):
+    page = (site / "concepts/metric_learning.html").read_text()
+    assert page.count('<abbr title="precision at the rank') == 1
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The palette: contrast on both grounds, and one source for figures and pages."""
+"""The palette: contrast on both backgrounds, and one source for figures and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts by name: what a config section may say, how mistakes are explained, and that every part documents itself."""
+"""Components by name: sections of a config, error messages, and documented settings."""
 
 import inspect
 import re

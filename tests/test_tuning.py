@@ -1,4 +1,4 @@
-"""A search for settings: what is searched, that it goes on, and that it never looks at the test classes."""
+"""Search for settings: its space, resuming, and that it never reads the test classes."""
 
 from __future__ import annotations
 

@@ -31,14 +31,20 @@ _MARKER = re.compile(r"^<!-- generated: (?P<name>[a-z]+) -->$", re.MULTILINE)
 
 def on_config(config: Any) -> Any:
     """List the page of each component below the page of its kind, and of each study below the overview."""
-    next(one["Studies"] for one in config.nav if "Studies" in one).extend(studies.nav())
-    for entry in next(one["Reference"] for one in config.nav if "Reference" in one):
+    _section(_section(config.nav, "Results"), "Studies").extend(studies.nav())
+    for entry in _section(config.nav, "Reference"):
         for title, page in entry.items() if isinstance(entry, dict) else ():
             kind = str(page).removeprefix("reference/").removesuffix(".md")
             if kind in parts.PAGED:
                 pages = [{name: f"reference/{kind}/{name}.md"} for name in parts.PAGED[kind]()]
                 entry[title] = [{f"All {kind}": page}, *pages]
     return config
+
+
+def _section(nav: list[Any], title: str) -> list[Any]:
+    """Return the entries of a section of the navigation."""
+    found: list[Any] = next(one[title] for one in nav if isinstance(one, dict) and title in one)
+    return found
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -77,6 +83,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "regularizers": parts.regularizers,
     "poolings": parts.poolings,
     "changelog": partial(_top_level, "CHANGELOG.md"),
+    "claims": studies.claims,
     "commands": commandline.commands,
     "contributing": partial(_top_level, "CONTRIBUTING.md"),
     "exits": commandline.exits,

@@ -10,7 +10,7 @@ from typing import Any
 from markup import escaped
 from published import KINDS, RESULTS, Published, published
 
-from winnow.report.claims import claims_table
+from winnow.report.claims import Verdict, claims_table
 from winnow.report.tables import to_markdown
 from winnow.studies import GROUPS, STUDIES, Study
 from winnow.studies.render import claims_of, visible_rows
@@ -51,6 +51,30 @@ def overview() -> str:
 def _verdicts(found: list[Published]) -> str:
     counts = Counter(claim.verdict for one in found for claim in one.report.claims)
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "–"
+
+
+def claims() -> str:
+    """Return the claims of all studies that have a verdict, and the number of the others.
+
+    A claim is listed at the largest size at which it has one.
+    """
+    lines = ["| claim | study | source | ours [95% interval] | n | verdict |", "|---|---|---|---|--:|---|"]
+    listed: set[tuple[str, str]] = set()
+    incomplete: set[tuple[str, str]] = set()
+    for study in STUDIES.values():
+        for one in published(study.name):
+            for claim in claims_of(one.report):
+                key = (study.name, claim.text)
+                if claim.verdict in (Verdict.INCOMPLETE, Verdict.NOT_APPLICABLE):
+                    incomplete.add(key)
+                elif key not in listed:
+                    listed.add(key)
+                    size = f"[{study.name}](studies/{study.name}.md#{one.kind})"
+                    cells = [escaped(claim.text), size, escaped(claim.source), escaped(claim.measured)]
+                    cells += ["–" if claim.n is None else str(claim.n), str(claim.verdict)]
+                    lines.append("| " + " | ".join(cells) + " |")
+    rest = len(incomplete - listed)
+    return "\n".join([*lines, "", f"{rest} more claims are incomplete: fewer than 3 paired runs, or a run is missing."])
 
 
 def page(study: Study) -> str:

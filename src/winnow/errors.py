@@ -94,12 +94,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{match[0]}'?" if match else "."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" for the known name closest to `name`, or ""."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean '{match[0]}'?)" if match else ""
-
-
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Give a warning that names the first line outside winnow and torch."""
     frame, level = sys._getframe(1), 2

@@ -37,7 +37,7 @@ class Parameter:
     meaning: str
 
 
-class PartSettings(BaseModel):
+class ComponentSettings(BaseModel):
     """Settings of one component.
 
     Each component has a subclass with a field for every setting.
@@ -48,7 +48,7 @@ class PartSettings(BaseModel):
     name: str
 
     @model_validator(mode="after")
-    def _limit_sizes(self) -> PartSettings:
+    def _limit_sizes(self) -> ComponentSettings:
         check_sizes(self)
         return self
 
@@ -62,26 +62,26 @@ class Registry(Generic[T]):
 
     Args:
         kind: What users call the components ("loss", "pooling").
-        parts: Class of each name.
+        components: Class of each name.
         default: Component that is used if none is named.
         aliases: Further names of components; files and tables use the first name.
     """
 
     def __init__(
-        self, kind: str, parts: Mapping[str, type[T]], *, default: str, aliases: Mapping[str, str] | None = None
+        self, kind: str, components: Mapping[str, type[T]], *, default: str, aliases: Mapping[str, str] | None = None
     ) -> None:
         self.kind, self.default = kind, default
         self.aliases = dict(aliases or {})
-        self._parts = dict(parts)
+        self._components = dict(components)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
+        return iter(self._components)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self._parts or name in self.aliases)
+        return isinstance(name, str) and (name in self._components or name in self.aliases)
 
     def __getitem__(self, name: str) -> type[T]:
-        return self._parts[self.first_name(name)]
+        return self._components[self.first_name(name)]
 
     def first_name(self, name: str) -> str:
         """Return the name that files and tables use for a component.
@@ -90,33 +90,33 @@ class Registry(Generic[T]):
             UnknownComponentError: If no component has the name.
         """
         first = self.aliases.get(name, name)
-        if first not in self._parts:
-            hint = did_you_mean(name, [*self._parts, *self.aliases])
+        if first not in self._components:
+            hint = did_you_mean(name, [*self._components, *self.aliases])
             raise UnknownComponentError(f"{self.kind}: unknown name '{name}'{hint} Available: {', '.join(self)}.")
         return first
 
-    def add(self, name: str, part: type[T]) -> None:
+    def add(self, name: str, component: type[T]) -> None:
         """Add a component from outside winnow for the lifetime of this process.
 
         Raises:
             ConfigError: If another component has the name.
         """
-        if name in self.aliases or self._parts.setdefault(name, part) is not part:
+        if name in self.aliases or self._components.setdefault(name, component) is not component:
             raise ConfigError(
-                f"{self.kind}: the name '{name}' is already in use. Add {part.__name__} under another name."
+                f"{self.kind}: the name '{name}' is already in use. Add {component.__name__} under another name."
             )
 
     def parameters(self, name: str) -> list[Parameter]:
         """Return the settings of a component: its keyword-only arguments, in order."""
         return parameters(self[name])
 
-    def settings(self, name: str) -> type[PartSettings]:
+    def settings(self, name: str) -> type[ComponentSettings]:
         """Return the settings model of a component."""
         first = self.first_name(name)
-        part: type = self._parts[first]
-        return _settings_model(part, first)
+        component: type = self._components[first]
+        return _settings_model(component, first)
 
-    def resolve(self, section: object) -> PartSettings:
+    def resolve(self, section: object) -> ComponentSettings:
         """Validate a name or a section, and fill in the defaults.
 
         A section is a mapping such as `{"name": "c2", "neg_margin": 0.5}`.
@@ -124,7 +124,7 @@ class Registry(Generic[T]):
         Raises:
             ConfigError: If the component or a setting is unknown, or a value has the wrong type.
         """
-        if isinstance(section, PartSettings):
+        if isinstance(section, ComponentSettings):
             return section
         if not isinstance(section, str | Mapping):
             raise ConfigError(f"{self.kind}: expected a name, got {section!r}. Available: {', '.join(self)}.")
@@ -144,7 +144,7 @@ class Registry(Generic[T]):
             checked = model(name=name, **settings)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join([self.kind, *(str(part) for part in first["loc"])])
+            where = ".".join([self.kind, *(str(key) for key in first["loc"])])
             if first["type"] == "missing":
                 raise ConfigError(f"{where}: '{name}' requires a value. Set it.") from None
             if not first["loc"]:  # from `check_sizes`, which names the key
@@ -168,7 +168,7 @@ class Registry(Generic[T]):
             )
         return known[preset]
 
-    def build(self, section: str | Mapping[str, Any] | PartSettings, **context: Any) -> T:
+    def build(self, section: str | Mapping[str, Any] | ComponentSettings, **context: Any) -> T:
         """Construct a component from its section.
 
         Args:
@@ -177,10 +177,12 @@ class Registry(Generic[T]):
                 it has an argument for, except for `not_settings`.
         """
         settings = self.resolve(section)
-        part = self[settings.name]
-        accepted = set(inspect.signature(part).parameters) - set(getattr(part, "not_settings", ()))
+        component = self[settings.name]
+        accepted = set(inspect.signature(component).parameters) - set(getattr(component, "not_settings", ()))
         try:
-            return part(**{key: value for key, value in context.items() if key in accepted}, **settings.arguments())
+            return component(
+                **{key: value for key, value in context.items() if key in accepted}, **settings.arguments()
+            )
         except ValueError as error:
             raise ConfigError(f"{self.kind} '{settings.name}': {error}") from None
 
@@ -236,24 +238,24 @@ def first_names(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
 
 
 @functools.cache
-def _settings_model(part: type, name: str) -> type[PartSettings]:
+def _settings_model(component: type, name: str) -> type[ComponentSettings]:
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    for p in parameters(part):
+    for p in parameters(component):
         fields[p.name] = (p.annotation, ... if p.default is REQUIRED else p.default)
-    return create_model(f"{part.__name__}Settings", __base__=PartSettings, **fields)
+    return create_model(f"{component.__name__}Settings", __base__=ComponentSettings, **fields)
 
 
-def parameters(part: type) -> list[Parameter]:
+def parameters(component: type) -> list[Parameter]:
     """Return the keyword-only constructor arguments of a class, with meanings.
 
     Arguments that the class lists in `not_settings` take objects instead of settings and are left to Python code.
     `setting_defaults` of the class replaces defaults of the constructor that differ in a config.
     """
-    signature = inspect.signature(part)
-    hints = get_type_hints(part.__init__)  # type: ignore[misc]
-    meanings = argument_docs(part)
-    objects: tuple[str, ...] = getattr(part, "not_settings", ())
-    defaults: Mapping[str, Any] = getattr(part, "setting_defaults", {})
+    signature = inspect.signature(component)
+    hints = get_type_hints(component.__init__)  # type: ignore[misc]
+    meanings = argument_docs(component)
+    objects: tuple[str, ...] = getattr(component, "not_settings", ())
+    defaults: Mapping[str, Any] = getattr(component, "setting_defaults", {})
     return [
         Parameter(p.name, hints.get(p.name, Any), defaults.get(p.name, p.default), meanings.get(p.name, ""))
         for p in signature.parameters.values()
@@ -261,18 +263,18 @@ def parameters(part: type) -> list[Parameter]:
     ]
 
 
-def show_settings(part: object) -> str:
+def show_settings(component: object) -> str:
     """Return the settings of a component as constructor arguments.
 
     It is the `extra_repr` of components.
     """
-    shown = [one.name for one in parameters(type(part)) if hasattr(part, one.name)]
-    return ", ".join(f"{name}={getattr(part, name)!r}" for name in shown)
+    shown = [one.name for one in parameters(type(component)) if hasattr(component, one.name)]
+    return ", ".join(f"{name}={getattr(component, name)!r}" for name in shown)
 
 
-def argument_docs(part: type) -> dict[str, str]:
+def argument_docs(component: type) -> dict[str, str]:
     """Read the `Args:` of a docstring: argument name to meaning on one line."""
-    doc = inspect.getdoc(part) or ""
+    doc = inspect.getdoc(component) or ""
     if "\nArgs:\n" not in doc:
         return {}
     block: list[str] = []

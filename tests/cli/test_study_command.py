@@ -1,4 +1,4 @@
-"""`winnow study`: the list of studies, one study with its files, and what is refused."""
+"""`winnow study`: the list of studies, one study with its files, and rejected arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The code blocks of the documentation, as they stand in the source.
+"""Code blocks of the documentation, read from its source.
 
-A block that the tests cannot run has a comment in front of it that says why:
+A block that the tests cannot run has a comment in front with the reason:
 
     <!-- not run: needs four GPUs -->
 """
@@ -24,12 +24,12 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of code on a page.
+    """Code block of a page.
 
     Attributes:
-        line: Where its text begins, from 1.
-        title: The file it is to be saved as, if any.
-        reason: Why the tests do not run it; None where they do.
+        line: Line where its text starts, from 1.
+        title: File that it is saved as; None for none.
+        reason: Why the tests do not run it; None if they do.
     """
 
     page: Path
@@ -40,7 +40,7 @@ class Block:
     reason: str | None
 
     def commands(self) -> list[str]:
-        """Return what is to be typed in a console; output is left aside."""
+        """Return the commands of a console block, without their output."""
         lines = self.text.replace("\\\n", " ").splitlines() if self.language == "console" else []
         return [line[2:] for line in lines if line.startswith("$ ")]
 
@@ -59,11 +59,11 @@ def blocks(page: Path) -> tuple[Block, ...]:
 
 
 def words_of(line: str) -> tuple[list[str], str | None]:
-    """Part a line of a console into its words, without a comment, and the file its output goes to, if any."""
+    """Return the words of a command, without a comment, and the file of its output or None."""
     words = shlex.split(line, comments=True)
     return (words[:-2], words[-1]) if len(words) > 2 and words[-2] == ">" else (words, None)
 
 
 def name(value: object) -> str:
-    """Name a page as a test is to be called."""
+    """Return the name of a page in test ids."""
     return str(value.relative_to(ROOT)) if isinstance(value, Path) else str(value)

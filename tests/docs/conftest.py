@@ -1,4 +1,4 @@
-"""What the pages take for granted: a folder of photos, a trained run, a demo, an index; made small, and once."""
+"""Files that pages use: photos, a trained run, a demo model, and an index, made small and once."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ RUN = [
 
 
 def make_photos(root: Path, classes: list[str]) -> Path:
-    """Make class folders of two images each; every class has a colour, every image its own noise."""
+    """Make class folders of two images each; each class has a color, each image different noise."""
     rng = np.random.default_rng(0)
     for label in classes:
         (root / label).mkdir(parents=True)
-        colour = rng.integers(30, 220, 3)
+        color = rng.integers(30, 220, 3)
         for number in (1, 2):
-            pixels = np.clip(colour + rng.normal(0, 25, (40, 40, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(color + rng.normal(0, 25, (40, 40, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / label / f"{number}.jpg")
     return root
 

@@ -1,8 +1,8 @@
-"""A reader who follows a page to the letter: runs its Python, saves its files, types its commands.
+"""Reader of a page: runs its Python, saves its files, and runs its commands.
 
-Liberties are taken, so that all pages take a minute: commands get more words behind their own, which make them small
-(`SMALLER`), and of the embedded set they see some classes alone (`in_small`). What a page takes for granted, such as
-`photos`, is there when it is first named (`Belongings`).
+All pages together take a minute, because commands get further arguments that make them small (`SMALLER`), and load few
+classes of the bundled emoji dataset (`in_small`). Files that a page uses without making them, such as `photos`, are
+provided when it first names them (`Belongings`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SMALLER: dict[str, list[str]] = {
     "train": TINY,
     "tune": [*TINY, "--trials", "2"],
     "protocol": TINY,
-    "serve": ["--port", "0"],  # two tests at a time would both want the same
+    "serve": ["--port", "0"],  # concurrent tests need different ports
     "benchmarks evaluate": ["--count", "200", "--deep", "0", "--repeats", "1", "--dim", "8"],
     "benchmarks index": ["--count", "10000", "--queries", "4", "--images", "2", "--repeats", "1"],
     "benchmarks losses": ["--classes", "12", "--dim", "8", "--repeats", "1"],
@@ -57,17 +57,17 @@ SMALLER: dict[str, list[str]] = {
     "benchmarks train": ["--backbone", "resnet20", "--crop", "16", "--batch", "8", "--jobs", "1", "--steps", "1",
                          "--repeats", "1"],
 }  # fmt: skip
-"""What is added to a command; of what is given twice the last counts."""
+"""Arguments that are appended to a command; of two values of one argument the last counts."""
 
 
 class Belongings:
-    """What pages take for granted, made once: from the name on a page to the file or folder it is."""
+    """Files that pages use without making them: name on a page to file or folder."""
 
     def __init__(self, made: dict[str, Path]) -> None:
         self.made = made
 
     def provide(self, words: Sequence[str]) -> None:
-        """Put what words name into the current folder, unless it is there or the command is about to make it."""
+        """Copy the files that words name to the current folder, unless they exist or the command makes them."""
         words = [*words, *(word for file in words if file.endswith(".yaml") for word in Path(file).read_text().split())]
         outs = {following for word, following in pairwise(words) if word in ("--out", "-o")}
         for name, source in self.made.items():
@@ -78,18 +78,18 @@ class Belongings:
 
 
 class Reader:
-    """Follows one page in the current folder; names of its Python live as long as the page."""
+    """Runs one page in the current folder; names of its Python are shared by its blocks."""
 
     def __init__(self, belongings: Belongings) -> None:
         self.belongings = belongings
         self.names: dict[str, Any] = {"__name__": "page"}
 
     def follow(self, block: Block) -> None:
-        """Do what a block says."""
+        """Run a block."""
         if block.title is not None:
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            # Blank lines in front, so that a traceback has the page's own line numbers.
+            # Blank lines in front give tracebacks the line numbers of the page.
             exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), self.names)
         if block.language == "yaml":
             make_config(yaml.safe_load(block.text))
@@ -99,7 +99,7 @@ class Reader:
             self.type(line, f"{block.page.name}:{block.line}: {line}")
 
     def type(self, line: str, where: str) -> None:
-        """Run one line of a console in this process; it has to end well."""
+        """Run one console line in this process; its exit code must be 0."""
         words, target = words_of(line)
         variables = [words.pop(0) for _ in list(words) if "=" in words[0]]
         self.belongings.provide(words)
@@ -109,9 +109,8 @@ class Reader:
         try:
             with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
                 in_small(patch)
-                patch.setattr(
-                    DATASETS, "_datasets", dict(DATASETS._datasets)
-                )  # a program starts without those of others
+                # A program starts without datasets that other programs added.
+                patch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
                 code = PROGRAMS[words[0]](words[1:])
         finally:
             os.environ.clear()
@@ -122,8 +121,8 @@ class Reader:
 
 
 def call_winnow(words: list[str]) -> int:
-    """Run the command line, small."""
-    if "--resume" in words:  # which is for a run that was broken off
+    """Run the command line with small settings."""
+    if "--resume" in words:  # the page resumes an interrupted run
         for result in Path(words[words.index("--resume") + 1]).rglob("result.json"):
             result.unlink()
         return ended(run, ["winnow", *words])
@@ -131,12 +130,12 @@ def call_winnow(words: list[str]) -> int:
 
 
 def smaller(words: list[str]) -> list[str]:
-    """Return the words of winnow's command line with those that make it small."""
+    """Return the arguments of a command with the arguments that make it small."""
     return [*words, *SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), []))]
 
 
 def call_start(words: list[str]) -> int:
-    """Do what `start.py` does once it has made the environment, which is the one that these tests run in."""
+    """Run a task of `start.py` in the environment of these tests."""
     assert words[0] == "start.py"
     program = start.TASKS[words[1]][1][-1]
     if program[0] != "winnow":
@@ -155,7 +154,7 @@ def call_python(words: list[str]) -> int:
 
 
 def call_cp(words: list[str]) -> int:
-    """Copy a file, into a checkout of winnow if that is where it goes."""
+    """Copy a file; a target in `src` gets a copy of the source of winnow first."""
     check_out(words[1])
     shutil.copy(*words)
     return 0
@@ -167,13 +166,13 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
 
 
 def check_out(path: str) -> None:
-    """Have a copy of winnow's source in the current folder, where a page is about to change it."""
+    """Copy the source of winnow to the current folder before a page changes it."""
     if path.startswith("src/") and not Path("src").exists():
         shutil.copytree(ROOT / "src", "src", ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def apply(diff: str) -> None:
-    """Make the changes of a block: of each piece, the lines without `+` stand in the file, once, one after another."""
+    """Apply a diff; the context of each hunk must occur exactly once in the file."""
     for part in diff.split("--- ")[1:]:
         path, _, body = part.partition("\n")
         check_out(path)
@@ -187,7 +186,7 @@ def apply(diff: str) -> None:
 
 
 def ended(work: Callable[[], object], words: list[str]) -> int:
-    """Return the exit code of a program that takes its words from `sys.argv`."""
+    """Return the exit code of a program that reads `sys.argv`."""
     before = sys.argv
     sys.argv = words
     try:
@@ -199,8 +198,8 @@ def ended(work: Callable[[], object], words: list[str]) -> int:
     return 0
 
 
-def look_at_the_service(index: Any, listener: Any, host: str, *, limits: Any, token: str | None) -> None:
-    """Stand in for `winnow.serve.app.serve`, which ends with Ctrl-C: ask for the page and for a search, and leave."""
+def request_page_and_search(index: Any, listener: Any, host: str, *, limits: Any, token: str | None) -> None:
+    """Replace `winnow.serve.app.serve`, which ends with Ctrl-C: request the page and a search."""
     listener.close()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with TestClient(create_app(index, limits=limits, token=token), headers=headers) as client:
@@ -209,7 +208,7 @@ def look_at_the_service(index: Any, listener: Any, host: str, *, limits: Any, to
 
 
 def small_emoji(**settings: Any) -> Splits:
-    """Return some classes of the embedded set, with few images."""
+    """Return few classes of the bundled emoji dataset, with few images."""
     whole = load_emoji(**{**settings, "images_per_class": 2})
     assert whole.test is not None
     shown = whole.test.class_names.index("hot beverage")
@@ -224,4 +223,4 @@ def in_small(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(benchmarks.serve, "_WARM_UP_ROUNDS", 2)
     for module in (winnow.demo, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
-    patch.setattr(winnow.serve.app, "serve", look_at_the_service)
+    patch.setattr(winnow.serve.app, "serve", request_page_and_search)

@@ -1,4 +1,4 @@
-"""Every block of the documentation runs, page by page, as a reader would run it in an empty folder."""
+"""All blocks of the documentation run, page by page, in an empty folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from winnow.studies import STUDIES
 from winnow.training.config import REGISTRIES
 
 RUN = ("python", "console", "yaml", "diff")
-NEVER_RUN = ("text", "bibtex")  # a picture of a folder or a file, a citation
-MOST_NOT_RUN = 13
+NEVER_RUN = ("text", "bibtex")  # folder layouts, file contents, citations
+MOST_NOT_RUN = 12
 
 
 @pytest.mark.slow
@@ -27,7 +27,7 @@ def test_a_page_runs(page: Path, tmp_path: Path, belongings: Belongings, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
     for registry in REGISTRIES.values():  # a page may add components and datasets
-        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
+        monkeypatch.setattr(registry, "_components", dict(registry._components))
     monkeypatch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
     reader = Reader(belongings)
     with mock.patch.dict(STUDIES):  # restores it: a page may add studies
@@ -43,15 +43,15 @@ def is_below(path: str | None, folder: Path) -> bool:
     return path is not None and Path(path).is_relative_to(folder)
 
 
-def test_no_block_is_in_a_language_that_is_passed_over() -> None:
+def test_blocks_have_known_languages() -> None:
     assert {block.language for page in PAGES for block in blocks(page)} <= {*RUN, *NEVER_RUN}
-    for page in PAGES:  # a fence that is not understood would be passed over as well
+    for page in PAGES:  # an unknown kind of fence would be skipped too
         fences = page.read_text().count("```") // 2
         assert len(blocks(page)) == fences - page.read_text().count("``` {"), page
 
 
-def test_what_is_not_run_says_why_and_is_little() -> None:
-    left_out = [block for page in PAGES for block in blocks(page) if block.reason is not None]
-    assert len(left_out) <= MOST_NOT_RUN, [f"{name(block.page)}:{block.line}" for block in left_out]
+def test_few_blocks_are_skipped_and_each_has_a_reason() -> None:
+    skipped = [block for page in PAGES for block in blocks(page) if block.reason is not None]
+    assert len(skipped) <= MOST_NOT_RUN, [f"{name(block.page)}:{block.line}" for block in skipped]
     comments = sum(len(re.findall("^ *<!-- not run:", page.read_text(), re.MULTILINE)) for page in PAGES)
-    assert comments == len(left_out), "a comment that says why a block is not run stands before no block"
+    assert comments == len(skipped), "a comment with a reason precedes no block"

@@ -91,3 +91,17 @@ def test_every_published_result_of_a_study_is_shown(hooks):
     for path in figures:
         assert f"]({path})" in text[f"studies/{Path(path).stem.replace('_', '-')}.md"], path
     assert {f"studies/{path}" for path in figures} <= dict(studies.pictures()).keys()
+
+
+def test_the_claims_table_lists_each_decided_claim_at_its_largest_size(hooks):
+    studies, published = hooks
+    decided = {}
+    for name in STUDIES:
+        for one in published.published(name):
+            for claim in one.report.claims:
+                if claim.verdict not in ("Incomplete", "Not applicable"):
+                    decided.setdefault((name, claim.text), (one.kind, claim.verdict))
+    lines = [line for line in studies.claims().splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == len(decided)
+    for (name, _), (kind, verdict) in decided.items():
+        assert any(f"(studies/{name}.md#{kind})" in line and line.endswith(f"| {verdict} |") for line in lines)

@@ -1,4 +1,4 @@
-"""What 0.1.0 computed, and the files it left: this code must compute and read the same.
+"""Numbers that 0.1.0 computed, and files it wrote: this code must compute and read the same.
 
 The records are never edited. A renamed part, setting or function is a matter of `adapters.py`; a value that differs is
 a finding. `scripts/golden.py --exact` compares bit by bit on the machine that wrote the records.

@@ -1,4 +1,4 @@
-"""Habits of pytorch-metric-learning users that winnow answers with what to do, at the line of the user."""
+"""Error messages for habits of pytorch-metric-learning users: the remedy, at the line of the user."""
 
 import warnings
 

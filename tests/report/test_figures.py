@@ -1,4 +1,4 @@
-"""Figures show the numbers they are given; SVG stands in a page beside others; heat maps are hot where weights are."""
+"""Figures show the given numbers, SVG files combine on one page, and heat maps show the weights."""
 
 import math
 import re
@@ -221,9 +221,9 @@ def test_figures_are_saved_by_the_ending(tmp_path):
 @pytest.mark.parametrize("size", [(64, 48), (31, 77)])
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
 def test_overlay_is_hot_where_the_weights_are(size, mode):
-    grey = Image.new("RGB", size, (128, 128, 128)).convert(mode)
+    gray = Image.new("RGB", size, (128, 128, 128)).convert(mode)
     weights = peaked()
-    result = overlay(grey, weights)
+    result = overlay(gray, weights)
     assert result.size == size
     assert result.mode == "RGB"
     light = brightness(result)
@@ -237,18 +237,18 @@ def test_overlay_is_hot_where_the_weights_are(size, mode):
 
 
 def test_hotter_is_brighter_all_along_the_scale_and_no_further():
-    grey = Image.new("RGB", (4, 4), (128, 128, 128))
-    light = [brightness(overlay(grey, np.full((2, 2), k / 4), uniform=1.0)).mean() for k in range(17)]
+    gray = Image.new("RGB", (4, 4), (128, 128, 128))
+    light = [brightness(overlay(gray, np.full((2, 2), k / 4), uniform=1.0)).mean() for k in range(17)]
     assert np.all(np.diff(light) > 0)
-    top = [overlay(grey, np.full((2, 2), k), uniform=1.0).tobytes() for k in (FULL_SCALE, FULL_SCALE + 3)]
+    top = [overlay(gray, np.full((2, 2), k), uniform=1.0).tobytes() for k in (FULL_SCALE, FULL_SCALE + 3)]
     assert top[0] == top[1]
 
 
 def test_constant_weights_give_an_even_overlay_whatever_their_size():
-    grey = Image.new("RGB", (40, 30), (90, 120, 200))
-    pixels = np.asarray(overlay(grey, np.full((5, 7), 1 / 35)))
+    gray = Image.new("RGB", (40, 30), (90, 120, 200))
+    pixels = np.asarray(overlay(gray, np.full((5, 7), 1 / 35)))
     assert (pixels == pixels[0, 0]).all()
-    assert overlay(grey, np.full((3, 3), 0.7)).tobytes() == overlay(grey, np.full((5, 7), 1 / 35)).tobytes()
+    assert overlay(gray, np.full((3, 3), 0.7)).tobytes() == overlay(gray, np.full((5, 7), 1 / 35)).tobytes()
 
 
 def test_the_image_shows_through():

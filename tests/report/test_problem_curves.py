@@ -1,4 +1,4 @@
-"""The figure of a CCP run shows its problems' numbers."""
+"""The figure of a CCP run shows the numbers of its subproblems."""
 
 import pytest
 from report_examples import history

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from winnow.errors import ConfigError, WinnowError, did_you_mean
 from winnow.pooling import POOLINGS
-from winnow.registry import PartSettings, check_sizes, first_names, rename_keys
+from winnow.registry import ComponentSettings, check_sizes, first_names, rename_keys
 
 
 class Section(BaseModel):
@@ -99,7 +99,7 @@ class ModelConfig(Section):
     aliases: ClassVar[Mapping[str, str]] = {"normalise": "normalize"}
 
     backbone: BackboneConfig = Field(default_factory=BackboneConfig)
-    pooling: Annotated[SerializeAsAny[PartSettings], BeforeValidator(POOLINGS.resolve)] = Field(
+    pooling: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(POOLINGS.resolve)] = Field(
         default_factory=lambda: POOLINGS.resolve({}),
         description="pooling of local features into one vector: a name, and the settings of that pooling",
     )

@@ -13,7 +13,7 @@ from winnow.errors import ConfigError
 from winnow.functional import PoolingOutput
 from winnow.pooling import POOLINGS, Pooling, PrototypePooling
 from winnow.pooling.base import as_tokens
-from winnow.registry import PartSettings
+from winnow.registry import ComponentSettings
 
 ZERO_VARIANCE = 1e-10
 """Fraction of the largest variance below which a variance is rounding noise of single precision."""
@@ -41,7 +41,7 @@ class Head(nn.Module):
         self,
         in_features: int,
         dim: int,
-        pooling: str | Mapping[str, Any] | PartSettings,
+        pooling: str | Mapping[str, Any] | ComponentSettings,
         *,
         positions: int = 49,
         projection: bool = True,

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from winnow.errors import ConfigError, DataError
 from winnow.functional import PoolingOutput
-from winnow.registry import PartSettings, show_settings
+from winnow.registry import ComponentSettings, show_settings
 
 Stage = Literal["raw", "projected"]
 Layout = Literal["set", "grid", "fixed"]
@@ -56,7 +56,7 @@ class Pooling(nn.Module):
     guide_features: int | None = None
 
     @classmethod
-    def local_width(cls, dim: int, settings: PartSettings) -> int:
+    def local_width(cls, dim: int, settings: ComponentSettings) -> int:
         """Return the number of projected channels for a pooled vector of size `dim`."""
         return dim
 
@@ -280,7 +280,7 @@ def glorot_linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear
     return layer
 
 
-def part_width(name: str, dim: int, setting: str, settings: PartSettings) -> int:
+def part_width(name: str, dim: int, setting: str, settings: ComponentSettings) -> int:
     """Return the size of each of the equal parts that make up a vector of size `dim`.
 
     Raises:

@@ -22,7 +22,7 @@ from winnow.pooling.base import (
     uniform_weights,
 )
 from winnow.pooling.prototypes import SETTING_ALIASES, PrototypePooling, check_eps
-from winnow.registry import PartSettings
+from winnow.registry import ComponentSettings
 
 _SHARPNESS = 10.0  # initial alpha of the assignment, at which a feature belongs to its nearest center
 
@@ -86,7 +86,7 @@ class NetVLAD(Pooling):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @classmethod
-    def local_width(cls, dim: int, settings: PartSettings) -> int:
+    def local_width(cls, dim: int, settings: ComponentSettings) -> int:
         """Return dim / K."""
         return part_width("NetVLAD", dim, "clusters", settings)
 
@@ -173,7 +173,7 @@ class OTP(PrototypePooling):
         self.eps, self.steps = eps, steps
 
     @classmethod
-    def local_width(cls, dim: int, settings: PartSettings) -> int:
+    def local_width(cls, dim: int, settings: ComponentSettings) -> int:
         """Return dim / m."""
         return part_width("OTP", dim, "num_prototypes", settings)
 

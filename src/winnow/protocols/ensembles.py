@@ -37,8 +37,7 @@ def method_values(
 ) -> Numbers:  # fmt: skip
     """Return the numbers of a method; empty if a fold has no finished run.
 
-    The smaller size is that of single models: the mean of an ensemble's members. The larger one is that of their
-    concatenated embeddings.
+    The smaller size has the mean of an ensemble's members, the larger one their concatenated embeddings.
 
     Raises:
         DataError: If runs have different test images.
@@ -182,7 +181,7 @@ def _evaluate(embeddings: Tensor, labels: Tensor, ks: Sequence[int], queries: in
 def _finished_folds(
     request: ProtocolRequest, method: str, runs: Sequence[ProtocolRun], results: Results
 ) -> list[list[ProtocolRun]]:
-    """Return the finished runs of each fold by number: those of two methods are paired by their position."""
+    """Return the finished runs of each fold by number, so runs of two methods are paired by position."""
     finished = sorted((run for run in runs if run.method == method and run.key in results), key=lambda run: run.run)
     return [[run for run in finished if run.fold == fold] for fold in range(1, request.protocol.folds + 1)]
 

@@ -89,7 +89,7 @@ def ray_executor(*, gpus_per_run: float = 1.0, cpus_per_run: float = 1.0, addres
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """What a worker needs to train a run; paths and the command line are those of the process that sends it."""
+    """Message to a worker about a run, with paths and command line of the sending process."""
 
     config: dict[str, Any]
     folder: str

@@ -25,7 +25,7 @@ EARLIER_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
 LONGEST_FOLDER = 100
 """Characters of a folder's name; most file systems limit it to 255 bytes."""
 
-# Classes of a batch with one image each in the authors' code; training limits those of other datasets.
+# Classes of a batch with one image each in the authors' code; training limits the batches of other datasets.
 _CLASSES: Mapping[str | None, int] = {"cub": 100, "cars": 96}
 
 Settings = Callable[[DatasetSpec, ProtocolSpec, bool], Overrides]
@@ -206,7 +206,7 @@ class MethodSpec:
         return Overrides.parse(*self.settings)
 
     def overrides(self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
-        """Return the settings of the loss and the additions, which follow those of the protocol."""
+        """Return the settings of the loss and the additions, which follow the protocol's."""
         loss = LOSSES.first_name(self.loss)
         found = Overrides.parse(f"loss={loss}")
         if dataset.preset in LOSSES.presets(loss):

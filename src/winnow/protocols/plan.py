@@ -80,7 +80,7 @@ class ProtocolRequest:
         """The methods.
 
         Raises:
-            ConfigError: If there is none, one is unknown, or one is repeated.
+            ConfigError: If the list is empty, or a method is unknown or repeated.
         """
         if not self.methods:
             raise ConfigError("methods: expected at least one, got none. Name a method such as c2.")
@@ -179,7 +179,7 @@ class ProtocolRequest:
         return executor(waiting, drop_checkpoint)
 
     def _folder_of(self, spec: MethodSpec) -> str:
-        """Return the folder of a method: an existing one of version 0.1.0, if there is none of the present name."""
+        """Return the folder of a method: an existing one of version 0.1.0 if the present name has none."""
         names = [spec.folder, *spec.earlier_folders]
         return next((name for name in names if (self.folder / name).is_dir()), spec.folder)
 

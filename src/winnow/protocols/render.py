@@ -15,7 +15,7 @@ from winnow.report.claims import LEVEL, Estimate, format_interval, format_points
 from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
 
 Number = tuple[int, str]
-"""Embedding size and metric: what a column shows."""
+"""Embedding size and metric of a column."""
 
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _DIGITS = 4  # decimals in CSV
@@ -87,7 +87,7 @@ def write_table(table: ProtocolTable, folder: Path) -> list[Path]:
 
 
 def notes(table: ProtocolTable) -> list[str]:
-    """Return what a reader must know about the numbers, as short sentences."""
+    """Return definitions, sources, and restrictions of the numbers, as short sentences."""
     found = [_reported(table), *_sizes(table), *_intervals(table)]
     if table.protocol.selects_on_test:
         found.append("Selection: weights are selected on the test classes, as published, so all numbers are too high.")
@@ -141,7 +141,7 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
 
 
 def _paired_table(table: ProtocolTable, pairs: Sequence[PairedDifference]) -> tuple[str, str]:
-    """Return what the paired differences are, and the table, with verdicts where the paper has both methods."""
+    """Return an introduction and the table of paired differences, with verdicts where the paper has both methods."""
     about = ["Difference in points over the same folds and seeds; n counts the models of each method."]
     if any(pair.difference.low is not None for pair in pairs):
         about.append("Bold: the interval excludes 0.")
@@ -193,7 +193,7 @@ def _negative(estimate: Estimate) -> Estimate:
 
 
 def _shown_numbers(table: ProtocolTable) -> list[Number]:
-    """Return what is shown: MAP@R and P@1, and in the conventional protocol the other R@k, as papers print them."""
+    """Return the shown numbers: MAP@R and P@1, and in the conventional protocol the other R@k, as papers print them."""
     numbers = dict.fromkeys((cell.dim, cell.metric) for cell in table.cells())
     best = table.protocol.report == "best"
     return [number for number in numbers if number[1] in HEADLINE or (best and _is_rank(number[1]))]
@@ -213,7 +213,7 @@ def _heading(number: Number) -> str:
 
 
 def _shown(table: ProtocolTable, cell: Cell) -> Styled:
-    """Return a cell as text: mean ± std [interval], after the best run if that is what the protocol reports."""
+    """Return a cell as text: mean ± std [interval], after the best run if the protocol reports it."""
     value = f"{cell.value:.2f}"
     if _is_rank(cell.metric):
         return Styled(cell.value, value)
@@ -268,18 +268,18 @@ def _reported(table: ProtocolTable) -> str:
 
 
 def _sizes(table: ProtocolTable) -> list[str]:
-    """Return which embedding size is that of single models, and which of concatenated ones."""
+    """Return the meanings of the two embedding sizes of ensembles."""
     dims = sorted({cell.dim for cell in table.cells()})
     if table.protocol.report != "ensembles" or len(dims) < 2:
         return []
     return [
-        f"Separated ({dims[0]}-D): mean over the models of an ensemble. Concatenated ({dims[-1]}-D): their embeddings "
-        "side by side, normalized."
+        f"Separated ({dims[0]}-D): mean over the models of an ensemble.",
+        f"Concatenated ({dims[-1]}-D): retrieval with the concatenated embeddings of an ensemble.",
     ]
 
 
 def _intervals(table: ProtocolTable) -> list[str]:
-    """Return what brackets mean, and what is needed for them."""
+    """Return the meaning of brackets, and the number of runs that they need."""
     lows = [cell.estimate.low for cell in table.cells()]
     several = table.protocol.folds > 1
     found = []
@@ -310,11 +310,11 @@ def _published_notes(table: ProtocolTable) -> list[str]:
 
 
 def _early_notes(method: str, runs: Sequence[RunRecord]) -> list[str]:
-    """Return how many runs have their best weights before the first step, or before the prototypes were initialized."""
+    """Count runs with the best weights before the first step, or before the prototypes were initialized."""
     found = []
-    untrained = sum(run.best_step == 0 for run in runs)
-    if untrained:
-        found.append(f"{method}: {untrained} of {len(runs)} runs have the best validation before the first step.")
+    without_gain = sum(run.best_step == 0 for run in runs)
+    if without_gain:
+        found.append(f"{method}: {without_gain} of {len(runs)} runs have the best validation before the first step.")
     early = sum(run.best_step > 0 and not run.prototypes_ready for run in runs)
     if early:
         found.append(

@@ -72,10 +72,10 @@ def bootstrap_estimate(values: Values, *, level: float = LEVEL, draws: int = DRA
       \qquad c = \sqrt{\frac{R}{R - 1}} \; \frac{t_{\nu,\, 1-\alpha/2}}{z_{1-\alpha/2}},
       \qquad \nu = \sum_f (R_f - 1)$$
 
-    with $R$ the fewest runs of a fold. There is no interval if a fold has a single run, or with one degree of freedom.
+    with $R$ the fewest runs of a fold. The interval is missing if a fold has a single run, or if $\nu$ is 1.
 
-    The standard deviation is that of the ensembles, dividing by their number, as [Thesis] reports it. It is no standard
-    error, because ensembles share models. There is none if a fold has a single run.
+    The standard deviation is over the ensembles, dividing by their number, as [Thesis] reports it. It is no standard
+    error, because ensembles share models. It is missing if a fold has a single run.
 
     Reference: Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 2015 (small
     samples).

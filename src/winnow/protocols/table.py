@@ -63,9 +63,9 @@ class _Estimated(Record):
 class Cell(_Estimated):
     """A number of the table, in percent."""
 
-    dim: int = Field(alias="size")  # of the embedding: that of a model, or of the concatenated models
+    dim: int = Field(alias="size")  # embedding size of a model, or of the concatenated models
     metric: str
-    value: float  # what the protocol reports: a mean, or the best of the runs
+    value: float  # mean, or the best of the runs, as the protocol reports it
     estimate: Estimate = Field(alias="spread")  # over ensembles or runs; n counts models
     published: PublishedNumber | None = Field(None, alias="document")
 

@@ -14,7 +14,7 @@ from winnow.miners import MINERS
 from winnow.models.config import ModelConfig, Section, make_section, present_names, section_of
 from winnow.pooling import POOLINGS
 from winnow.references import REFERENCES
-from winnow.registry import PartSettings, Registry, rename_keys
+from winnow.registry import ComponentSettings, Registry, rename_keys
 from winnow.regularizers import REGULARIZERS
 
 PLATEAU_FACTOR = 0.5
@@ -275,18 +275,18 @@ class RunConfig(ModelConfig):
 
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
-    loss: Annotated[SerializeAsAny[PartSettings], BeforeValidator(LOSSES.resolve)] = Field(
+    loss: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(LOSSES.resolve)] = Field(
         default_factory=lambda: LOSSES.resolve({}), description="metric learning loss: a name, and its settings"
     )
-    references: Annotated[SerializeAsAny[PartSettings], BeforeValidator(REFERENCES.resolve)] = Field(
+    references: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(REFERENCES.resolve)] = Field(
         default_factory=lambda: REFERENCES.resolve({}),
         description="embeddings that a batch is compared with: a name, and settings; default depends on the loss",
     )
-    regularizer: Annotated[SerializeAsAny[PartSettings], BeforeValidator(REGULARIZERS.resolve)] = Field(
+    regularizer: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(REGULARIZERS.resolve)] = Field(
         default_factory=lambda: REGULARIZERS.resolve({}),
         description="penalty that pushes class centers apart: a name, and its settings",
     )
-    miner: Annotated[SerializeAsAny[PartSettings], BeforeValidator(MINERS.resolve)] = Field(
+    miner: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(MINERS.resolve)] = Field(
         default_factory=lambda: MINERS.resolve({}),
         description="selection of the pairs that enter the loss: a name, and its settings",
     )
@@ -301,7 +301,7 @@ class RunConfig(ModelConfig):
     def _default_references(cls, tree: dict[str, Any]) -> dict[str, Any]:
         """Use the default references of the loss if none are named."""
         loss, references = tree.get("loss", {}), tree.get("references", {})
-        if isinstance(loss, PartSettings):
+        if isinstance(loss, ComponentSettings):
             name: Any = loss.name
         else:
             name = loss.get("name", LOSSES.default) if isinstance(loss, Mapping) else loss
