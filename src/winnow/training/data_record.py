@@ -1,4 +1,4 @@
-"""Record of the images of a run, written when it starts and compared when it resumes."""
+"""Record of a run's images, written at its start and compared on resuming."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class DataRecord:
             raise ModelError(f"{path}: file is damaged. Restore it from a copy.") from None
 
     def changes(self, now: DataRecord) -> list[str]:
-        """Return what differs in the present images, one clause for each kind of change; empty if nothing does."""
+        """Return the differences of the present images, one clause per kind of change."""
         before_split, now_split = _classes(self), _classes(now)
         both = sorted(before_split.keys() & now_split.keys())
         moved = [one for one in both if before_split[one] != now_split[one]]
@@ -133,7 +133,10 @@ class DataRecord:
         return clauses
 
     def check(self, now: DataRecord, run: str) -> None:
-        """Raise `DataError` if the present images are not those of the record; the message names the first of them."""
+        """Raise `DataError` if the present images differ from the record.
+
+        The message names the first of them.
+        """
         clauses = self.changes(now)
         if clauses:
             raise DataError(
