@@ -238,8 +238,8 @@ class TrainConfig(Section):
         "MAP@R", description="validation metric that selects the best weights and stops training"
     )
     patience: int = Field(
-        15, ge=1, description="validations without an improvement, not counting that before the first step, that "
-        "stop training",
+        15, ge=1, description="validations without an improvement that stop training; the one before the first step "
+        "does not count",
     )  # fmt: skip
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field(
         "32-true", description="floating-point precision"
