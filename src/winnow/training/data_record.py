@@ -18,6 +18,7 @@ import numpy as np
 from winnow.data import FileImages, ImageSet, Splits, available_cores, resolve_subset
 from winnow.data.image_set import first_few
 from winnow.errors import DataError, ModelError
+from winnow.files import open_regular
 
 Compare: TypeAlias = Literal["times", "contents"]
 HEADER = ("split", "class", "image", "size", "time", "digest")
@@ -177,7 +178,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
 
 def _digest(path: Path, size: int, compare: Compare) -> str:
     """Return a digest of a file, or of both ends of it."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if compare == "contents":
             return hashlib.file_digest(file, "sha256").hexdigest()
         pieces: Iterable[bytes] = [file.read(SAMPLE)]

@@ -12,9 +12,12 @@ from typing import Any
 import yaml
 
 from winnow.errors import ConfigError, did_you_mean
+from winnow.files import read_text
 from winnow.models.config import Section, present_names, section_of
 from winnow.registry import RENAMED_KEYS, Registry
 from winnow.training.config import REGISTRIES, RunConfig, make_config
+
+MAX_CONFIG_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if path.is_dir() or path.suffix.lower() == ".csv":
         raise ConfigError(f"{path}: not a config file. To use it as data, set data={path}.")
     try:
-        tree = load_yaml(path.read_text(encoding="utf-8"))
+        tree = load_yaml(read_text(path, max_bytes=MAX_CONFIG_BYTES))
     except FileNotFoundError:
         siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise ConfigError(f"{path}: config file not found{did_you_mean(path.name, siblings)}") from None
