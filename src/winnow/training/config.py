@@ -229,6 +229,13 @@ class TrainConfig(Section):
     )
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, decay as a fraction of lr with adamw")
     max_grad_norm: float = Field(10.0, gt=0, description="upper limit of the gradient norm over all parameters")
+    average: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="decay of the average of all weights, such as 0.998, that is validated and saved in place of the "
+        "weights; 0 for none. It helps where a backbone is fine-tuned",
+    )
     eval_steps: int | None = Field(
         None,
         ge=1,
