@@ -110,7 +110,7 @@ def run_evaluate(
 
 
 def make_task(case: Case, device: torch.device, seed: int = 0) -> Task:
-    """Return unit embeddings about as hard to search as those of a network.
+    """Return unit embeddings about as hard to search as trained ones.
 
     The members of a class lie around a center in a low-dimensional space, at different distances, and are projected
     into the space of the embeddings, with noise.

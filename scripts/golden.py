@@ -23,7 +23,7 @@ from tests.golden import records  # noqa: E402
 
 
 def origin() -> dict[str, object]:
-    """Return what the records were made by: no paths and no names of machines."""
+    """Return the provenance of the records, without paths and names of machines."""
     import numpy
     import torch
 

@@ -300,7 +300,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def cite_from(page: Path, root: Path) -> Cite:
-    """Return how a page cites a source: README links to it, pages of the site name it, since they do not contain it."""
+    """Return the citation of a source on a page: README links to it, pages of the site name it."""
     if page.parent == root:
         return lambda source: f"[{Path(source).stem}]({source})"
     return lambda source: f"`{source}`"

@@ -1,13 +1,50 @@
-"""Atomic file writes, folders, and locks: a file is either complete or absent."""
+"""Bounded reads, atomic writes, folders, and locks: a file is either complete or absent."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from winnow.errors import OutputError, WinnowError
+
+MAX_TEXT_BYTES = 256 * 2**20
+"""Largest text file that is read: a table of a million images has less."""
+
+
+def open_regular(path: str | Path, *, max_bytes: int | None = None) -> BinaryIO:
+    """Open a regular file for reading, without waiting for a FIFO or reading from a device.
+
+    Args:
+        path: File to open.
+        max_bytes: Largest accepted size; None for any.
+
+    Raises:
+        OSError: If the path is no regular file, or the file is larger than `max_bytes`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode) and (max_bytes is None or state.st_size <= max_bytes):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
+
+
+def read_text(path: str | Path, *, encoding: str = "utf-8", max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Read a text file of bounded size.
+
+    Raises:
+        OSError: If the path is no regular file, or the file is larger than `max_bytes`.
+        UnicodeDecodeError: If the file has another encoding.
+    """
+    with open_regular(path, max_bytes=max_bytes) as file:
+        return file.read(max_bytes).decode(encoding)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

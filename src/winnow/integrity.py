@@ -1,4 +1,4 @@
-"""Checksums of saved files: recorded when a file is written, verified when it is opened.
+"""Checksums of saved files, recorded on writing and verified on opening.
 
 A folder of checked files contains `SHA256SUMS`, in the format of the command `sha256sum`: a line `DIGEST  NAME` for
 each file. Folders of version 0.1.0 have none; this is reported once per process.
@@ -62,7 +62,10 @@ def write_checked(path: Path, write: Callable[[Path], object], *, adopt: Iterabl
 
 
 def write_checked_text(path: Path, text: str, *, adopt: Iterable[str] = ()) -> None:
-    """Write text atomically, as UTF-8 on every system, and record its checksum; see `write_checked`."""
+    """Write text atomically, as UTF-8, and record its checksum.
+
+    See `write_checked`.
+    """
     write_checked(
         path, lambda partial: partial.write_text(text, encoding="utf-8", errors="backslashreplace"), adopt=adopt
     )

@@ -14,13 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 
 from winnow.errors import ConfigError, UnknownComponentError, did_you_mean
 
 T = TypeVar("T")
 REQUIRED = inspect.Parameter.empty
 
+LARGEST = 10**9
+"""Largest whole number that a setting other than a seed may have."""
 RENAMED_KEYS: dict[str, str] = {}
 """Old names of settings that were read in this process, with their present names."""
 
@@ -41,9 +43,14 @@ class ComponentSettings(BaseModel):
     Each component has a subclass with a field for every setting.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
+
+    @model_validator(mode="after")
+    def _limit_sizes(self) -> ComponentSettings:
+        check_sizes(self)
+        return self
 
     def arguments(self) -> dict[str, Any]:
         """Return the settings as constructor arguments."""
@@ -71,7 +78,7 @@ class Registry(Generic[T]):
         return iter(self._components)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._components or name in self.aliases
+        return isinstance(name, str) and (name in self._components or name in self.aliases)
 
     def __getitem__(self, name: str) -> type[T]:
         return self._components[self.first_name(name)]
@@ -140,6 +147,8 @@ class Registry(Generic[T]):
             where = ".".join([self.kind, *(str(key) for key in first["loc"])])
             if first["type"] == "missing":
                 raise ConfigError(f"{where}: '{name}' requires a value. Set it.") from None
+            if not first["loc"]:  # from `check_sizes`, which names the key
+                raise ConfigError(f"{where}.{first['msg'].removeprefix('Value error, ')}. Lower it.") from None
             raise ConfigError(f"{where}={first['input']!r}: {first['msg'].lower()}") from None
         return model(**checked.model_dump())  # all fields count as set, so a written config names every one
 
@@ -152,7 +161,7 @@ class Registry(Generic[T]):
         known = self.presets(name)
         if preset is None:
             return {}
-        if preset not in known:
+        if not isinstance(preset, str) or preset not in known:
             raise ConfigError(
                 f"{self.kind}.preset: unknown preset '{preset}' of '{name}'{did_you_mean(str(preset), known)} "
                 f"Available: {', '.join(known) or 'none'}."
@@ -178,6 +187,17 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} '{settings.name}': {error}") from None
 
 
+def check_sizes(section: BaseModel) -> None:
+    """Check the numbers of a section.
+
+    Raises:
+        ValueError: If a whole number is above `LARGEST`, which no size or count of a run reaches.
+    """
+    for key, value in section:
+        if isinstance(value, int) and abs(value) > LARGEST and key != "seed":
+            raise ValueError(f"{key}: expected at most {LARGEST:,}, got a number of {len(str(value))} digits")
+
+
 def rename_keys(given: Mapping[str, Any], kind: type, prefix: str) -> dict[str, Any]:
     """Return settings under their present names and values.
 
@@ -193,7 +213,7 @@ def rename_keys(given: Mapping[str, Any], kind: type, prefix: str) -> dict[str, 
     renamed: dict[str, Any] = {}
     for key, value in given.items():
         new = names.get(str(key), str(key))
-        if new != key:
+        if new != str(key):
             RENAMED_KEYS[f"{prefix}{key}"] = f"{prefix}{new}"
         known = values.get(new, {})
         if isinstance(value, str) and value in known:

@@ -10,10 +10,19 @@ import pytest
 from tests.cli.conftest import Winnow
 from tests.conftest import MakeFolder
 from tests.studies.grids import tiny_grid
-from winnow.studies import Variant
+from winnow.studies import STUDIES, Variant
 from winnow.studies.settings import pooling
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
+
+
+def test_the_list_has_a_row_for_every_study_in_80_columns(winnow: Winnow) -> None:
+    said = winnow("study", "--list")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert set(STUDIES) <= names
 
 
 def test_a_study_writes_its_files_and_reads_its_runs_again(

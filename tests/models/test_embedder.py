@@ -12,6 +12,7 @@ from PIL import Image
 
 from winnow import Embedder
 from winnow.errors import ConfigError, DataError, ModelError
+from winnow.integrity import SUMS
 from winnow.models import ModelConfig
 from winnow.models.config import fingerprint_settings
 from winnow.pooling import POOLINGS
@@ -118,6 +119,7 @@ def test_folders_without_a_valid_model_raise(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no saved model"):
         Embedder.from_pretrained(tmp_path)
     small().save_pretrained(tmp_path)
+    (tmp_path / SUMS).unlink()  # the files are changed on purpose
     config = json.loads((tmp_path / "config.json").read_text())
     config["dim"] = 16
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -175,6 +177,7 @@ def test_state_keys_of_version_0_1_0_load_and_keep_the_fingerprint(tmp_path: Pat
     model = small(pooling={"name": "netvlad", "clusters": 2})
     model.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
+    (tmp_path / SUMS).unlink()  # version 0.1.0 wrote none
     save_file({key.replace("centers", "centres"): value for key, value in load_file(file).items()}, file)
     again = Embedder.from_pretrained(tmp_path)
     assert np.array_equal(again.encode(random_image()), model.encode(random_image()))

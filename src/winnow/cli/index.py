@@ -51,7 +51,7 @@ def index(
         winnow index runs/first photos -o photos.index --index-type hnsw --fp16
     """
     from winnow.cli.console import WorkBars, echo
-    from winnow.cli.models import load_model
+    from winnow.cli.models import load_model, print_notes
     from winnow.data import read_collection
     from winnow.index import Changes, Index
     from winnow.index.embedding import full_name
@@ -62,6 +62,7 @@ def index(
         reason = "cannot be combined with --prune" if prune else f"{out_folder} is not an index"
         raise ConfigError(f"--remove: {reason}. Name an existing index, and pass one of both options.")
     images = read_collection(data)
+    print_notes(images)
     model = load_model(run, device)
     with WorkBars() as work:
         if exists:

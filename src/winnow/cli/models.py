@@ -11,6 +11,7 @@ import typer
 from winnow.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from winnow.data import ImageSet
     from winnow.models import Embedder, PoolingMap
 
 _output = partial(typer.Option, rich_help_panel="Output")
@@ -43,6 +44,7 @@ def embed(
     from winnow.index import embed_to_file
 
     images = read_collection(data)
+    print_notes(images)
     model = load_model(run, device)
     with WorkBars() as work:
         made = embed_to_file(model, images, out_file, batch_size=batch_size, progress=work.progress)
@@ -106,6 +108,14 @@ def export(
     size = "any size" if made.any_size else "the model's crop size"
     echo(f"{made.path}: outputs {' and '.join(made.outputs)}; batches of any size, images of {size}")
     echo(f"largest difference from the model: {made.difference:.1e}")
+
+
+def print_notes(images: ImageSet) -> None:
+    """Print which files of an image set are skipped."""
+    from winnow.cli.console import echo
+
+    for text in getattr(images, "notes", ()):
+        echo(text)
 
 
 def load_model(run: Path, device: str) -> Embedder:

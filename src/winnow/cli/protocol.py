@@ -194,7 +194,10 @@ def _default_gpus() -> float:
 
 
 def describe_outcome(outcome: RunOutcome, reasons: set[str]) -> str:
-    """Return how a run ended; a reason that earlier runs failed for, which is in `reasons`, is not repeated."""
+    """Return the outcome of a run in one line.
+
+    A reason in `reasons`, for which earlier runs failed, is not repeated.
+    """
     if outcome.result is None:
         reason = " ".join(str(outcome.error).split()) or type(outcome.error).__name__
         if reason in reasons:

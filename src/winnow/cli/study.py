@@ -140,13 +140,13 @@ def list_studies() -> str:
     """Return the table of all studies with sources and costs."""
     from winnow.studies import GROUPS, STUDIES
 
-    lines = [f"{'STUDY':<17} {'MEASURES':<33} {'SOURCE':<8} {'QUICK':>9} {'FULL':>10}"]
+    lines = [f"{'STUDY':<17} {'MEASURES':<33} {'SOURCE':<8} {'QUICK':>8} {'FULL':>9}"]
     for group in GROUPS:
         lines.append(group)
         for one in (one for one in STUDIES.values() if one.group == group):
             costs = (short_cost(one.scales["quick"].cost), short_cost(one.scales["full"].cost))
             source = short_source(one.source)
-            lines.append(f"  {one.name:<15} {one.measures:<33} {source:<8} {costs[0]:>9} {costs[1]:>10}".rstrip())
+            lines.append(f"  {one.name:<15} {one.measures:<33} {source:<8} {costs[0]:>8} {costs[1]:>9}".rstrip())
     return "\n".join([*lines, "", LEGEND])
 
 
@@ -175,7 +175,7 @@ def short_cost(cost: str) -> str:
         return f"{runs} G" if runs.isdigit() else "--"
     for long, short in TIMES.items():
         first = first.replace(long, short)
-    return first
+    return "< 1 min" if first == "s" else first
 
 
 TIMES = {"half an hour": "30 min", "minutes": "min", "minute": "min", "seconds": "s", "second": "s", "hour": "h"}

@@ -8,6 +8,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from winnow.errors import DataError
+from winnow.files import open_regular
 
 IMAGE_SUFFIXES = frozenset(
     {
@@ -19,6 +20,9 @@ IMAGE_SUFFIXES = frozenset(
 
 MAX_ELONGATION = 16
 """Largest ratio of the long to the short side that `resize_short` keeps."""
+
+MAX_FILE_BYTES = 2**31
+"""Largest image file that is read."""
 
 MISSING = "file not found"
 
@@ -52,11 +56,11 @@ def read_image(path: str | Path) -> Image.Image:
     frame of an animation is used.
 
     Raises:
-        UnreadableImageError: (a DataError) If the file is missing, damaged, not an image, or larger than Pillow's
-            pixel limit.
+        UnreadableImageError: (a DataError) If the file is missing, damaged, not an image, not a regular file, or larger
+            than the limits of bytes and pixels.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path, max_bytes=MAX_FILE_BYTES) as file:
             image = Image.open(file)
             image.load()
             return upright_rgb(image)

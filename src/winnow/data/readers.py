@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from itertools import compress
 from pathlib import Path
 from typing import Literal
 
 from winnow.data.decoding import IMAGE_SUFFIXES
-from winnow.data.image_set import FileImages, ImageSet, first_few, natural_key
+from winnow.data.folders import FolderScan, select_unique
+from winnow.data.image_set import FileImages, ImageSet, first_few
 from winnow.errors import DataError, did_you_mean
+from winnow.files import read_text
 
 UNLABELED = ""
 """Class name of images without a label."""
@@ -54,7 +56,8 @@ def read_collection(path: str | Path) -> ImageSet:
 
     `emoji` is the test split of the bundled emoji dataset. A folder that contains images next to its subfolders is a
     collection. The class of these images is [`UNLABELED`][winnow.data.UNLABELED]. Images in a subfolder, at any depth,
-    have its name as class. Any other path is read as for training: class folders, a CSV file, or MNIST files.
+    have its name as class. Each file counts once, also if links lead to it. Any other path is read as for training:
+    class folders, a CSV file, or MNIST files.
 
     Raises:
         DataError: If there are no images.
@@ -71,15 +74,17 @@ def read_collection(path: str | Path) -> ImageSet:
         if path.suffix.lower() != ".csv":
             raise DataError(f"{path}: neither a folder of images nor a .csv file. Name one of these.")
         return load_images(path)
-    folders, loose = image_entries(path)
+    scan = FolderScan()
+    folders, loose = scan.entries(path)
     if not loose:
         return load_images(path)
     names = [UNLABELED] * len(loose)
     for folder in folders:
-        found = images_below(path / folder)
+        found = scan.images_below(path / folder)
         loose += [each.relative_to(path).as_posix() for each in found]
         names += [folder] * len(found)
-    return FileImages.from_names(path, loose, names)
+    is_first, notes = scan.select_unique(path, loose, names)
+    return FileImages.from_names(path, list(compress(loose, is_first)), list(compress(names, is_first)), notes=notes)
 
 
 def read_folder(root: str | Path) -> FileImages:
@@ -90,25 +95,34 @@ def read_folder(root: str | Path) -> FileImages:
     folders. The `original_split` of the result then gives the split of each image.
 
     Raises:
-        DataError: If the folder does not exist or contains no images in class folders.
+        DataError: If the folder does not exist, contains no images in class folders, or links give a file two labels.
     """
     root = Path(root)
     check_exists(root)
     if not root.is_dir():
         raise DataError(f"{root}: expected a folder of class folders, got a file. Name the folder.")
-    folders, images = image_entries(root)
-    splits = _split_folders(root, folders)
+    scan = FolderScan()
+    folders, images = scan.entries(root)
+    splits = _split_folders(scan, root, folders)
+    original_split: list[str] = []
     if splits is None:
-        paths, names, notes = _class_folders(root, root, folders, images)
-        return FileImages.from_names(root, paths, names, notes=notes)
-    paths, names, notes, original_split = [], [], [], []
-    for folder, split in splits.items():
-        found = _class_folders(root, root / folder, *image_entries(root / folder))
-        paths += found[0]
-        names += found[1]
-        notes += found[2]
-        original_split += [split] * len(found[0])
-    return FileImages.from_names(root, paths, names, original_split=original_split, notes=notes)
+        paths, names, notes = _class_folders(scan, root, root, folders, images)
+    else:
+        paths, names, notes = [], [], []
+        for folder, split in splits.items():
+            found = _class_folders(scan, root, root / folder, *scan.entries(root / folder))
+            paths += found[0]
+            names += found[1]
+            notes += found[2]
+            original_split += [split] * len(found[0])
+    is_first, skipped = scan.select_unique(root, paths, names)
+    return FileImages.from_names(
+        root,
+        list(compress(paths, is_first)),
+        list(compress(names, is_first)),
+        original_split=None if splits is None else list(compress(original_split, is_first)),
+        notes=notes + skipped,
+    )
 
 
 def read_table(path: str | Path, *, on_missing: Literal["raise", "skip"] = "raise") -> FileImages:
@@ -124,7 +138,8 @@ def read_table(path: str | Path, *, on_missing: Literal["raise", "skip"] = "rais
         on_missing: Action on listed files that do not exist: "raise", or "skip" with a note in the result.
 
     Raises:
-        DataError: If a row is wrong (the error names row and column; the header is row 1) or a file is missing.
+        DataError: If a row is wrong (the error names row and column; the header is row 1), a file is missing, or a
+            file has two labels.
     """
     path = Path(path)
     check_exists(path)
@@ -154,9 +169,11 @@ def read_table(path: str | Path, *, on_missing: Literal["raise", "skip"] = "rais
             "files with data.unreadable_images=skip."
         )
     present = {name: list(compress(column, exists)) for name, column in cells.items()}
+    is_first, repeated = select_unique(path, path.parent, present["path"], present["label"])
+    present = {name: list(compress(column, is_first)) for name, column in present.items()}
     notes = [f"{path}: listed files that do not exist are skipped: {first_few(missing)}"] if missing else []
     return FileImages.from_names(
-        path.parent, present["path"], present["label"], original_split=present.get("split"), notes=notes
+        path.parent, present["path"], present["label"], original_split=present.get("split"), notes=notes + repeated
     )
 
 
@@ -168,46 +185,11 @@ def check_exists(path: Path) -> None:
         raise DataError(f"{path}: folder or file not found{did_you_mean(path.name, siblings)} Check the path.")
 
 
-def images_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> list[Path]:
-    """List the images at any depth, in natural order; `above` stops link loops."""
-    try:
-        state = os.stat(folder)
-    except OSError as error:
-        raise DataError(f"{folder}: folder cannot be listed ({error.strerror}). Check its permissions.") from None
-    here = (state.st_dev, state.st_ino)
-    if here in above:
-        return []
-    folders, images = image_entries(folder)
-    found = [folder / name for name in images]
-    for name in folders:
-        found += images_below(folder / name, above | {here})
-    return found
-
-
-def image_entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of visible subfolders and image files, in natural order."""
-    folders: list[str] = []
-    images: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.name)
-                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
-                    # Not is_file(): a dangling link is listed and reported as unreadable later, not skipped.
-                    images.append(entry.name)
-    except OSError as error:
-        raise DataError(f"{folder}: folder cannot be listed ({error.strerror}). Check its permissions.") from None
-    return sorted(folders, key=natural_key), sorted(images, key=natural_key)
-
-
-def _split_folders(root: Path, folders: list[str]) -> dict[str, str] | None:
+def _split_folders(scan: FolderScan, root: Path, folders: list[str]) -> dict[str, str] | None:
     """Return the split of each subfolder, or None if the subfolders are classes."""
     splits = {name: SPLIT_NAMES[name.casefold()] for name in folders if name.casefold() in SPLIT_NAMES}
     # `train` may also be a class of vehicles. A split contains class folders and no images.
-    if "train" not in splits.values() or any(image_entries(root / name)[1] for name in splits):
+    if "train" not in splits.values() or any(scan.entries(root / name)[1] for name in splits):
         return None
     extra = [name for name in folders if name not in splits]
     if extra:
@@ -224,14 +206,14 @@ def _split_folders(root: Path, folders: list[str]) -> dict[str, str] | None:
 
 
 def _class_folders(
-    root: Path, parent: Path, folders: list[str], strays: list[str]
+    scan: FolderScan, root: Path, parent: Path, folders: list[str], strays: list[str]
 ) -> tuple[list[str], list[str], list[str]]:
     """Return relative paths, class names, and notes of the class folders in `parent`."""
     paths: list[str] = []
     names: list[str] = []
     empty: list[str] = []
     for folder in folders:
-        found = images_below(parent / folder)
+        found = scan.images_below(parent / folder)
         paths += [path.relative_to(root).as_posix() for path in found]
         names += [folder] * len(found)
         if not found:
@@ -253,8 +235,7 @@ def _class_folders(
 def _rows(path: Path) -> list[list[str]]:
     try:
         # utf-8-sig, because spreadsheet programs write a byte order mark first.
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return list(csv.reader(file, strict=True))
+        return list(csv.reader(io.StringIO(read_text(path, encoding="utf-8-sig"), newline=""), strict=True))
     except UnicodeDecodeError:
         raise DataError(f"{path}: not UTF-8 text. Save it as CSV with UTF-8 encoding.") from None
     except (OSError, csv.Error) as error:

@@ -19,6 +19,7 @@ from winnow.data import UNLABELED, Decoder, FileImages, ImageSet, RaggedImages, 
 from winnow.data.crops import crop_batch, test_boxes
 from winnow.data.decoder import Pixels
 from winnow.errors import DataError
+from winnow.files import open_regular
 
 if TYPE_CHECKING:
     from winnow.models import Embedder
@@ -165,7 +166,7 @@ def _hash(images: ImageSet, index: int) -> str:
 def file_hash(file: str) -> str | None:
     """Return the SHA-256 of the bytes of a file; None if it cannot be opened."""
     try:
-        with open(file, "rb") as content:
+        with open_regular(file) as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
     except OSError:
         return None

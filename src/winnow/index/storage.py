@@ -57,7 +57,7 @@ class Manifest:
     recall: float | None = None  # fraction of the 10 nearest that an approximate kind finds, measured when built
 
     def write(self, folder: Path) -> None:
-        """Write the manifest into the folder of an index, with the checksum of its other keys."""
+        """Write the manifest with the checksum of its other keys."""
         content = {"format": "winnow-index", "version": VERSION, **asdict(self)}
         write_text(folder / MANIFEST, json.dumps({**content, CHECKSUM: _checksum(content)}, indent=2) + "\n")
 
@@ -205,7 +205,9 @@ class Row:
 
 
 class Verification:
-    """Verification of the files of a generation: small ones at once, large ones by a thread.
+    """Verification of the files of a generation.
+
+    Small files are verified immediately, large ones by a thread.
 
     Vectors without a checksum, of version 0.1.0, are checked for NaN and infinite values.
 

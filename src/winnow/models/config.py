@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from winnow.errors import ConfigError, WinnowError, did_you_mean
 from winnow.pooling import POOLINGS
-from winnow.registry import ComponentSettings, first_names, rename_keys
+from winnow.registry import ComponentSettings, check_sizes, first_names, rename_keys
 
 
 class Section(BaseModel):
@@ -25,11 +33,16 @@ class Section(BaseModel):
         synonyms: Names that other tools use, with the full key to suggest for them.
     """
 
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, validate_default=True, allow_inf_nan=False)
     shorthand: ClassVar[str | None] = None
     aliases: ClassVar[Mapping[str, str]] = {}
     value_aliases: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     synonyms: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="after")
+    def _limit_sizes(self) -> Section:
+        check_sizes(self)
+        return self
 
     @classmethod
     def suggest(cls, key: str, known: Iterable[str]) -> str:
@@ -70,8 +83,14 @@ class ImageConfig(Section):
 
     shorthand: ClassVar[str | None] = "crop"
 
-    resize: int = Field(256, ge=1, description="short side after resizing, in pixels")
-    crop: int = Field(227, ge=1, description="side of the center crop, in pixels")
+    resize: int = Field(256, ge=1, le=16_384, description="short side after resizing, in pixels")
+    crop: int = Field(227, ge=1, le=16_384, description="side of the center crop, in pixels")
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> ImageConfig:
+        if {"resize", "crop"} <= self.model_fields_set and self.crop > self.resize:
+            raise ConfigError(f"image.crop: expected at most image.resize={self.resize}, got {self.crop}. Lower it.")
+        return self
 
 
 class ModelConfig(Section):
@@ -84,7 +103,7 @@ class ModelConfig(Section):
         default_factory=lambda: POOLINGS.resolve({}),
         description="pooling of local features into one vector: a name, and the settings of that pooling",
     )
-    dim: int = Field(512, ge=1, description="size of the embedding")
+    dim: int = Field(512, ge=1, le=65_536, description="size of the embedding")
     normalize: Literal["unit", "ball"] = Field(
         "unit",
         description="normalization of embeddings in training and evaluation: 'unit' length, or 'ball', "
@@ -112,7 +131,11 @@ def make_section(kind: type[S], tree: Mapping[str, Any]) -> S:
             raise cause from None
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{where}={first['input']!r}: {message[0].lower()}{message[1:]}") from None
+        if first["type"] == "value_error":  # from `check_sizes`, which names the key
+            raise ConfigError(f"{f'{where}.' if where else ''}{message}. Lower it.") from None
+        shown = repr(first["input"])
+        shown = shown if len(shown) < 80 else f"{shown[:77]}..."
+        raise ConfigError(f"{where}={shown}: {message[0].lower()}{message[1:]}") from None
 
 
 def fingerprint_settings(config: ModelConfig) -> dict[str, Any]:

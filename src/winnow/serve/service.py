@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from PIL import Image
 
 from winnow.data import upright_rgb
 from winnow.errors import DataError
+from winnow.files import open_regular
 from winnow.index import Entry, Index
 from winnow.serve.batching import Batcher
 from winnow.serve.encoder import EncodedImage, PreparedImage, QueryEncoder
@@ -186,10 +186,8 @@ def read_entry_image(entry: Entry, limits: Limits) -> Image.Image:
 
 def _read_unchanged(entry: Entry, limits: Limits) -> bytes | None:
     try:
-        file = Path(entry.path)
-        if not file.is_file() or file.stat().st_size > limits.max_upload_bytes:
-            return None
-        content = file.read_bytes()
+        with open_regular(entry.path, max_bytes=limits.max_upload_bytes) as file:
+            content = file.read(limits.max_upload_bytes)
     except (OSError, ValueError):
         return None
     return content if hashlib.sha256(content).hexdigest() == entry.hash else None

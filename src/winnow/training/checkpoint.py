@@ -33,6 +33,7 @@ class Checkpoint(TypedDict):
     progress: dict[str, Any]  # TrainState
     problems: dict[str, Any] | None  # CCPSolver; None without CCP
     plateau: dict[str, Any] | None  # ReduceOnPlateau; None with a constant learning rate
+    average: Weights | None  # WeightAverage; None without averaging, missing in version 0.1.0
     data: str  # digest of the DataRecord; "" without a run folder, missing in version 0.1.0
 
 

@@ -229,6 +229,13 @@ class TrainConfig(Section):
     )
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, decay as a fraction of lr with adamw")
     max_grad_norm: float = Field(10.0, gt=0, description="upper limit of the gradient norm over all parameters")
+    average: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="decay of the average of all weights, such as 0.998, that is validated and saved in place of the "
+        "weights; 0 for none. It helps where a backbone is fine-tuned",
+    )
     eval_steps: int | None = Field(
         None,
         ge=1,
@@ -238,8 +245,8 @@ class TrainConfig(Section):
         "MAP@R", description="validation metric that selects the best weights and stops training"
     )
     patience: int = Field(
-        15, ge=1, description="validations without an improvement, not counting that before the first step, that "
-        "stop training",
+        15, ge=1, description="validations without an improvement that stop training; the one before the first step "
+        "does not count",
     )  # fmt: skip
     precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true"] = Field(
         "32-true", description="floating-point precision"

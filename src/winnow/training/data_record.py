@@ -1,4 +1,4 @@
-"""Record of the images of a run, written when it starts and compared when it resumes."""
+"""Record of a run's images, written at its start and compared on resuming."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy as np
 from winnow.data import FileImages, ImageSet, Splits, available_cores, resolve_subset
 from winnow.data.image_set import first_few
 from winnow.errors import DataError, ModelError
+from winnow.files import open_regular
 
 Compare: TypeAlias = Literal["times", "contents"]
 HEADER = ("split", "class", "image", "size", "time", "digest")
@@ -108,7 +109,7 @@ class DataRecord:
             raise ModelError(f"{path}: file is damaged. Restore it from a copy.") from None
 
     def changes(self, now: DataRecord) -> list[str]:
-        """Return what differs in the present images, one clause for each kind of change; empty if nothing does."""
+        """Return the differences of the present images, one clause per kind of change."""
         before_split, now_split = _classes(self), _classes(now)
         both = sorted(before_split.keys() & now_split.keys())
         moved = [one for one in both if before_split[one] != now_split[one]]
@@ -133,7 +134,10 @@ class DataRecord:
         return clauses
 
     def check(self, now: DataRecord, run: str) -> None:
-        """Raise `DataError` if the present images are not those of the record; the message names the first of them."""
+        """Raise `DataError` if the present images differ from the record.
+
+        The message names the first of them.
+        """
         clauses = self.changes(now)
         if clauses:
             raise DataError(
@@ -174,7 +178,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
 
 def _digest(path: Path, size: int, compare: Compare) -> str:
     """Return a digest of a file, or of both ends of it."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if compare == "contents":
             return hashlib.file_digest(file, "sha256").hexdigest()
         pieces: Iterable[bytes] = [file.read(SAMPLE)]

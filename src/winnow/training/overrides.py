@@ -12,9 +12,12 @@ from typing import Any
 import yaml
 
 from winnow.errors import ConfigError, did_you_mean
+from winnow.files import read_text
 from winnow.models.config import Section, present_names, section_of
 from winnow.registry import RENAMED_KEYS, Registry
 from winnow.training.config import REGISTRIES, RunConfig, make_config
+
+MAX_CONFIG_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if path.is_dir() or path.suffix.lower() == ".csv":
         raise ConfigError(f"{path}: not a config file. To use it as data, set data={path}.")
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = load_yaml(read_text(path, max_bytes=MAX_CONFIG_BYTES))
     except FileNotFoundError:
         siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise ConfigError(f"{path}: config file not found{did_you_mean(path.name, siblings)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: config file cannot be read: {reason}") from None
     if tree is None:
@@ -90,6 +93,50 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping of config keys, got {type(tree).__name__}.")
     return tree
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Loader that rejects a key that is given twice, of which YAML would silently use the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"the key '{key.value}' is given twice, again in line {line}")
+                seen.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML of plain values.
+
+    Raises:
+        yaml.YAMLError: If the text is no YAML, or a key is given twice.
+        ValueError: If a number has thousands of digits.
+        RecursionError: If the text is nested too deeply.
+    """
+    return yaml.load(text, _UniqueKeys)  # a SafeLoader
+
+
+def read_value(key: str, text: str) -> Any:
+    """Read the value of an override; text that is no YAML is a plain string.
+
+    Raises:
+        ConfigError: If a number or the nesting has no bounds, or a key is given twice.
+    """
+    try:
+        return load_yaml(text)
+    except yaml.YAMLError as error:
+        if "given twice" in str(error):
+            raise ConfigError(f"{key}: {error}. Write it once.") from None
+        return text
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            f"{key}: the value has too many digits or is nested too deeply. Write a plain value."
+        ) from None
 
 
 def _override(tree: dict[str, Any], override: str) -> None:
@@ -100,10 +147,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"{override!r}: expected KEY=VALUE, such as train.lr=1e-4.")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
+    value = read_value(key, text)
     if isinstance(value, date):  # a folder may be named 2024-01-01
         value = text
     *path, last = present_key(key).split(".")

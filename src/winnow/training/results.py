@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -168,20 +168,23 @@ class ValidationEntry(Mapping[str, float]):
     losses: dict[str, float]  # mean of every loss term since the last validation
     val: Metrics
     lr: float | None = None  # learning rate before the validation; None where it is constant
+    raw: Metrics = field(default_factory=dict)  # of the weights themselves, where `val` is of their average
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> ValidationEntry:
         """Read a line of the log."""
         val = {name.removeprefix("val/"): value for name, value in line.items() if name.startswith("val/")}
-        known = {"step", "seconds", "lr"}
-        losses = {name: value for name, value in line.items() if name not in known and not name.startswith("val/")}
-        return cls(line["step"], line.get("seconds"), losses, val, line.get("lr"))
+        raw = {name.removeprefix("raw/"): value for name, value in line.items() if name.startswith("raw/")}
+        known = {"step", "seconds", "lr", *(f"val/{key}" for key in val), *(f"raw/{key}" for key in raw)}
+        losses = {name: value for name, value in line.items() if name not in known}
+        return cls(line["step"], line.get("seconds"), losses, val, line.get("lr"), raw)
 
     def to_dict(self) -> dict[str, float]:
         """Return the line of the log."""
         seconds = {} if self.seconds is None else {"seconds": self.seconds}
         lr = {} if self.lr is None else {"lr": self.lr}
-        return {"step": self.step, **seconds, **self.losses, **{f"val/{k}": v for k, v in self.val.items()}, **lr}
+        metrics = {f"val/{k}": v for k, v in self.val.items()} | {f"raw/{k}": v for k, v in self.raw.items()}
+        return {"step": self.step, **seconds, **self.losses, **metrics, **lr}
 
     def __getitem__(self, key: str) -> float:
         return self.to_dict()[key]

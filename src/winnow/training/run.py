@@ -208,7 +208,10 @@ def iter_run(
 
 
 def _record_data(config: RunConfig, splits: Splits, cache: RunCache | None) -> DataRecord:
-    """Record the images of all splits, once for runs that share a cache and have equal splits."""
+    """Record the images of all splits.
+
+    Runs that share a cache and have equal splits share the record.
+    """
     parts = (splits.train, splits.val, splits.test, splits.gallery)
     key = () if cache is None else tuple(None if one is None else cache.fingerprint(one) for one in parts)
     classes = tuple(one.class_names for one in parts if one is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from winnow.errors import ModelError, TrainingError
 from winnow.files import write_text
 from winnow.models import Embedder
 from winnow.seeding import derive_seed, seed_everything
+from winnow.training.averaging import WeightAverage
 from winnow.training.callbacks import Callback
 from winnow.training.ccp import build_ccp_solver
 from winnow.training.checkpoint import Checkpoint, CheckpointWriter, TrainState, load_checkpoint
@@ -26,7 +28,7 @@ from winnow.training.engine.stream import DeviceStream, Steps, run_to_end
 from winnow.training.evaluation import KS, iter_evaluate
 from winnow.training.inputs import Inputs
 from winnow.training.objective import Objective, parameter_groups
-from winnow.training.results import ValidationEntry
+from winnow.training.results import Metrics, ValidationEntry
 from winnow.training.run_dir import RunDir
 from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau, make_schedule
 
@@ -98,9 +100,11 @@ class Trainer:
 
         # One step
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
+        self.average = WeightAverage(objective, settings.average) if settings.average > 0 else None
         self.training_step = TrainingStep(
             self.fabric, self.wrapped, self.optimizer, max_grad_norm=config.train.max_grad_norm, check_norm=not scaler,
             capture=self.stream.capture if graph else None,
+            after_update=None if self.average is None else self.average.update,
         )  # fmt: skip
         embedder = objective.model if isinstance(objective.model, Embedder) else None
         self._backbone = [] if embedder is None else [p for p in embedder.backbone.parameters() if p.requires_grad]
@@ -153,11 +157,14 @@ class Trainer:
             self.learning_rates.scale(self._rate_factor(step))
         for parameter in self._backbone:
             parameter.requires_grad_(step >= self.config.train.freeze_backbone_steps)
+        ready = self.objective.head.prototypes_ready
         indices = self.sampler.batch(step)
         rows = self.processes.own_slice(len(indices))
         self.training_step.run(
             step, lambda out: self.train.train(indices, generator, out, rows), self.train.labels[indices]
         )
+        if self.average is not None and ready != self.objective.head.prototypes_ready:
+            self.average.restart(step + 1)  # prototypes that were set in this step are no average of earlier ones
         self.stream.throttle()
 
     def _rate_factor(self, step: int) -> float:
@@ -167,21 +174,21 @@ class Trainer:
     def _iter_validate(self, losses: dict[str, float], start_time: float) -> Steps[None]:
         """Evaluate the validation split, and write a checkpoint."""
         state = self.state
-        result = yield from iter_evaluate(
-            self.objective.model, self.val, batch=self.config.train.eval_batch_size,
-            normalize=self.objective.loss.normalizer,
-            autocast=self.fabric.autocast, processes=self.processes, ks=self.ks,
-        )  # fmt: skip
-        metrics = result.metrics()
+        metrics, raw = (yield from self._iter_metrics()), Metrics()
+        if self.average is not None and state.step > 0:
+            raw = metrics
+            with self.average.applied():
+                metrics = yield from self._iter_metrics()
         value = metrics[self.config.train.monitor]
         state.seconds = time.perf_counter() - start_time
         lr = None if self.learning_rates is None else self._last_rate()
-        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr)
+        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw)
         state.history.append(entry)
 
         improved = self.early_stopping.update(state, value)
         if improved:
-            self.best_state = {key: tensor.detach().clone() for key, tensor in self.objective.state_dict().items()}
+            with nullcontext() if self.average is None or state.step == 0 else self.average.applied():
+                self.best_state = {key: tensor.detach().clone() for key, tensor in self.objective.state_dict().items()}
         if self.ccp_solver is not None:
             yield from self.ccp_solver.iter_update(state.step, metrics[self.ccp_solver.monitor], over=self._is_over())
         if self.plateau is not None and state.step > 0:  # the value of the pretrained network does not count
@@ -190,6 +197,15 @@ class Trainer:
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self.checkpoint(), state.history)
         self.callback.validated(entry, improved, self.config.train.monitor)
+
+    def _iter_metrics(self) -> Steps[Metrics]:
+        """Evaluate the weights that the objective has now."""
+        result = yield from iter_evaluate(
+            self.objective.model, self.val, batch=self.config.train.eval_batch_size,
+            normalize=self.objective.loss.normalizer,
+            autocast=self.fabric.autocast, processes=self.processes, ks=self.ks,
+        )  # fmt: skip
+        return result.metrics()
 
     def _last_rate(self) -> float:
         """Return the learning rate of the step before this validation."""
@@ -215,6 +231,7 @@ class Trainer:
             "progress": self.state.to_dict(),
             "problems": None if self.ccp_solver is None else self.ccp_solver.state_dict(self.state.best_step),
             "plateau": None if self.plateau is None else self.plateau.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
             "data": self.data_digest,
         }
 
@@ -245,6 +262,8 @@ class Trainer:
             self.ccp_solver.load_state_dict(checkpoint["problems"], self.best_state)
         if self.plateau is not None and checkpoint["plateau"] is not None:
             self.plateau.load_state_dict(checkpoint["plateau"])
+        if self.average is not None and checkpoint["average"] is not None:
+            self.average.load_state_dict(checkpoint["average"])
         if self.learning_rates is not None:  # the loaded rates are not the tensors of a graph
             self.learning_rates.scale(self._rate_factor(self.state.step))
         if self.processes.is_first:

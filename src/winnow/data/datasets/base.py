@@ -301,7 +301,7 @@ class Dataset(ABC):
                 )
             if not self.is_accepted(folder, one):
                 raise DataError(
-                    f"{folder}: {one.describe()}. Restore the images, or accept their absence with "
+                    f"{folder}: {one.describe()}. Restore the images of {self.name}, or accept their absence with "
                     "Dataset.accept_missing; every result then reports it.",
                     hint="missing_images",
                 )

@@ -13,6 +13,7 @@ from winnow.data.datasets.base import DatasetParts
 from winnow.data.decoding import IMAGE_SUFFIXES
 from winnow.data.image_set import FileImages, ImageSet, Subset, first_few, natural_key
 from winnow.errors import DataError
+from winnow.files import read_text
 
 ClassFolders = Mapping[int, Sequence[Path]]
 """Folders of each class, by its number or position."""
@@ -51,7 +52,7 @@ def read_lines(path: Path) -> list[list[str]]:
         DataError: If the file cannot be read as text.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: label file cannot be read ({error}). Get the dataset again.") from None
     return [words for line in text.splitlines() if (words := line.split())]

@@ -92,6 +92,7 @@ class TrainingStep:
         max_grad_norm: Largest norm of the whole gradient.
         check_norm: Whether a non-finite gradient norm is a failure. A gradient scaler skips such steps instead.
         capture: Records a step; None runs every step eagerly.
+        after_update: Called with the number of the step (on the device) after the update, and captured with it.
 
     Attributes:
         finite: Check for non-finite values.
@@ -106,9 +107,11 @@ class TrainingStep:
         max_grad_norm: float,
         check_norm: bool = True,
         capture: Capture | None = None,
+        after_update: Callable[[Tensor], None] | None = None,
     ) -> None:
         self._fabric, self._objective, self._optimizer = fabric, objective, optimizer
         self._max_grad_norm, self._check_norm, self._capture = max_grad_norm, check_norm, capture
+        self._after_update = after_update
         self._graph_aware, self._parameters = graph_aware_modules(objective), list(objective.parameters())
         self._replays: dict[Hashable, Callable[[], None]] = {}
         self._warm_up_steps: Counter[Hashable] = Counter()
@@ -183,6 +186,8 @@ class TrainingStep:
         )
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if self._after_update is not None:
+            self._after_update(numbers[-1])
         for name, value in losses.items():
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(value, requires_grad=False)
