@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from winnow.errors import ConfigError, DataError
+from winnow.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from winnow.evaluation import RetrievalResult
+    from winnow.models import BackboneConfig
+    from winnow.training import Callback, RunDir
 
 
 def evaluate(
@@ -64,25 +66,76 @@ Rows = dict[str, dict[str, float]]
 def evaluate_model(run: Path, data: str | None, rerank: list[str]) -> tuple[Rows, int, dict[str, object], str]:
     """Return table rows, number of queries, JSON record, and a note for a model."""
     from winnow.cli.progress import ConsoleCallback
-    from winnow.training.run import evaluate_run
-    from winnow.training.run_dir import RunDir
+    from winnow.training import RunDir, evaluate_run
 
     embeddings: list[Tensor] = []
     missing: dict[str, Mapping[str, Any]] = {}
     with ConsoleCallback() as callback:
         result = evaluate_run(RunDir(run), data, callback, embeddings.append, missing.update)
+        baselines = evaluate_baselines(RunDir(run), data, callback)
     excluded = result.num_without_relevant
     queries = len(result.relevant) - excluded
     reranked = rerank_result(result, embeddings[0], rerank)
     record: dict[str, object] = {
         "metrics": result.metrics(), "queries": queries, "left_out": excluded, "missing": missing,
+        "pretrained": baselines,
     }  # fmt: skip
     if rerank:
         record["reranked"] = reranked
     note = f"; {excluded} excluded, whose class has no other image" if excluded else ""
     if len(set(result.query_labels.tolist())) == 1:
         note += "; all images have one class, so every neighbor is relevant"
-    return {str(data or "test classes"): result.metrics(), **reranked}, queries, record, note
+    return {**baselines, str(data or "test classes"): result.metrics(), **reranked}, queries, record, note
+
+
+PRETRAINED, DEFAULT_MAP = "pretrained, no training", "pretrained, no training, default map"
+"""Names of the rows of the baseline: with the map of the run, and with the network's last map."""
+
+
+def evaluate_baselines(run_dir: RunDir, data: str | None, callback: Callback) -> Rows:
+    """Return metrics of the pretrained backbone with average pooling.
+
+    The table has no such row if the pretrained weights are missing, or random.
+    """
+    from winnow.training import evaluate_pretrained
+
+    result = run_dir.read_result() if data is None else None
+    if result is not None:
+        rows = {PRETRAINED: result.untrained["test"]}
+    elif _backbone(run_dir).weights == "random":
+        rows = {}
+    else:
+        try:
+            rows = {PRETRAINED: evaluate_pretrained(run_dir, data, callback)}
+        except ModelError as error:
+            callback.message(f"no row of the pretrained backbone: {error}")
+            return {}
+    return rows | default_map_row(run_dir, data, callback)
+
+
+def default_map_row(run_dir: RunDir, data: str | None, callback: Callback) -> Rows:
+    """Return the baseline on the network's default map if `backbone.stride` selects another map.
+
+    A finer map often has a lower baseline, over which the same model seems to gain more.
+    """
+    from winnow.training import evaluate_pretrained
+
+    backbone = _backbone(run_dir)
+    is_emoji = data is None and run_dir.read_config().data.path == "emoji"  # has a finer map by default
+    if backbone.stride is None or backbone.weights == "random" or is_emoji:
+        return {}
+    try:
+        return {DEFAULT_MAP: evaluate_pretrained(run_dir, data, callback, default_map=True)}
+    except ModelError as error:
+        callback.message(f"no row of the default map: {error}")
+        return {}
+
+
+def _backbone(run_dir: RunDir) -> BackboneConfig:
+    from winnow.models import Embedder
+
+    is_run = run_dir.config_file.is_file()
+    return (run_dir.read_config() if is_run else Embedder.read_config(run_dir.path)).backbone
 
 
 def rerank_result(result: RetrievalResult, embeddings: Tensor, rerank: list[str]) -> Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -98,29 +98,36 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
         result = train_run(config, run_dir, resume=resume is not None, callback=callback)
     if rank() == 0:
         draw_run(run_dir, result)
-        print_result(run_dir.path, result)
+        print_result(run_dir, result)
 
 
-def print_result(folder: Path, result: RunResult) -> None:
+def print_result(run_dir: RunDir, result: RunResult) -> None:
     """Print the metrics of a run and of the baseline, and the next commands."""
     from winnow.cli.console import echo, metrics_table, out
+    from winnow.cli.evaluate import PRETRAINED, default_map_row
+    from winnow.cli.progress import ConsoleCallback
 
     config = result.config
     split = "test" if "test" in result.metrics else "val"
+    with ConsoleCallback() as callback:
+        finer = default_map_row(run_dir, None, callback) if split == "test" else {}
     rows = {
-        "pretrained, no training": result.untrained[split],
+        PRETRAINED: result.untrained[split],
+        **finer,
         f"trained ({config['pooling']['name']}, {config['dim']}-D)": result.metrics[split],
     }
     out.print(metrics_table(rows, f"{SPLIT_TITLES[split]} (%)"))
     if advice := advise(result.metrics["val"]["MAP@R"], result.untrained["val"]["MAP@R"]):
         echo(advice)
+    if notice := describe_drop(result.metrics[split], result.untrained[split]):
+        echo(notice)
     if not result.prototypes_ready:
         echo(
             f"The best step, {result.best_step}, precedes the initialization of the prototypes, so the model uses "
             "average pooling. Increase train.max_steps, or lower pooling.memory_size."
         )
-    run, data = quote(str(folder)), quote(str(config["data"]["path"]))
-    echo(f"run: {folder}  (best at step {result.best_step} of {result.steps})")
+    run, data = quote(str(run_dir.path)), quote(str(config["data"]["path"]))
+    echo(f"run: {run_dir.path}  (best at step {result.best_step} of {result.steps})")
     echo(f"next: winnow explain {run} IMAGE...")
     echo(f"      winnow index {run} {data} -o my.index")
     echo("      winnow serve my.index")
@@ -138,6 +145,17 @@ def advise(trained: float, untrained: float) -> str | None:
     return (
         "Training did not improve MAP@R of the validation classes over the pretrained backbone. Try train.lr=3e-5, "
         "another loss, or data with more classes."
+    )
+
+
+def describe_drop(trained: Mapping[str, float], untrained: Mapping[str, float]) -> str | None:
+    """Return a notice if training raised MAP@R and lowered P@1."""
+    rise, drop = (100 * (trained[name] - untrained[name]) for name in ("MAP@R", "P@1"))
+    if rise <= 0 or drop >= 0:
+        return None
+    return (
+        f"MAP@R rose by {rise:.1f} points and P@1 fell by {-drop:.1f}: more images of a class are near, fewer are "
+        "nearest. If only the nearest image counts, select the checkpoint by train.monitor=P@1."
     )
 
 
@@ -211,21 +229,35 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
 
 
 def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[str, Any]], str]:
-    """Return a row for each method, mean and std over seeds, and a table title."""
+    """Return the baseline and each method, mean and std over seeds, and a table title."""
+    split = "test" if all("test" in result.metrics for _, result in done) else "val"
+    methods = {
+        method: [result for run, result in done if run.method() == method]
+        for method in dict.fromkeys(run.method() for run, _ in done)
+    }
+    trained = [summarize(method, [one.metrics[split] for one in results]) for method, results in methods.items()]
+    # Backbone and image size change the baseline, the other settings do not.
+    pretrained = [
+        summarize("pretrained, no training", [one.untrained[split] for one in results]) for results in methods.values()
+    ]
+    distinct = [row for number, row in enumerate(pretrained) if row not in pretrained[:number]]
+    if len(distinct) > 1:
+        distinct = [row | {"method": f"{row['method']}: {name}"} for row, name in zip(pretrained, methods, strict=True)]
+    title = "test classes, not used for training" if split == "test" else "validation classes"
+    return [*distinct, *trained], f"{title} (%)"
+
+
+def summarize(name: str, metrics: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return a table row: mean and standard deviation of runs."""
     from statistics import fmean, stdev
 
     from winnow.cli.console import METRICS
 
-    split = "test" if all("test" in result.metrics for _, result in done) else "val"
-    rows: list[dict[str, Any]] = []
-    for method in dict.fromkeys(run.method() for run, _ in done):
-        metrics = [result.metrics[split] for run, result in done if run.method() == method]
-        row: dict[str, Any] = {"method": f"{method} ({len(metrics)} runs)" if len(metrics) > 1 else method}
-        for name in METRICS:
-            values = [each[name] for each in metrics]
-            row[name], row[f"{name} std"] = fmean(values), stdev(values) if len(values) > 1 else None
-        rows.append(row)
-    return rows, f"{'test classes, not used for training' if split == 'test' else 'validation classes'} (%)"
+    row: dict[str, Any] = {"method": f"{name} ({len(metrics)} runs)" if len(metrics) > 1 else name}
+    for metric in METRICS:
+        values = [each[metric] for each in metrics]
+        row[metric], row[f"{metric} std"] = fmean(values), stdev(values) if len(values) > 1 else None
+    return row
 
 
 # Common to both

@@ -29,6 +29,7 @@ from winnow.models.architectures import (
 )
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, first_line
 from winnow.models.config import BackboneConfig, ModelConfig
+from winnow.models.download import download_weights
 
 ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNetCIFAR,
@@ -428,16 +429,4 @@ def _load(network: nn.Module, config: BackboneConfig) -> None:
         raise ModelError(f"backbone.weights: winnow contains no weights for {config.name}. "
                          "Set backbone.weights to a file, or to random.")  # fmt: skip
     else:
-        _download(network, config.name)
-
-
-def _download(network: nn.Module, name: str) -> None:
-    from timm.models import load_pretrained
-
-    try:
-        load_pretrained(network)
-    except Exception as error:  # download clients raise errors of many types
-        raise ModelError(
-            f"backbone.weights: download for {name} failed ({first_line(error)[:120]}). "
-            "Set backbone.weights to a file, or use tf_efficientnet_lite0, which needs no download."
-        ) from None
+        download_weights(network, config.name)

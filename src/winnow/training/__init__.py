@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from winnow.training.overrides import load_config
     from winnow.training.parallel import RunOutcome, train_in_parallel
     from winnow.training.results import RunResult, ValidationEntry
-    from winnow.training.run import evaluate_run, train
+    from winnow.training.run import evaluate_pretrained, evaluate_run, train
     from winnow.training.run_dir import RunDir
     from winnow.training.sweep import PlannedRun, plan_runs
     from winnow.training.trainer import Trainer
@@ -34,6 +34,7 @@ __all__ = [
     "build_objective",
     "embed",
     "evaluate",
+    "evaluate_pretrained",
     "evaluate_run",
     "load_config",
     "make_config",
@@ -48,7 +49,8 @@ _PATHS = (
     "winnow.training.evaluation.evaluate", "winnow.training.objective.Objective",
     "winnow.training.objective.build_objective", "winnow.training.parallel.RunOutcome",
     "winnow.training.parallel.train_in_parallel", "winnow.training.results.RunResult",
-    "winnow.training.results.ValidationEntry", "winnow.training.run.evaluate_run", "winnow.training.run.train",
+    "winnow.training.results.ValidationEntry", "winnow.training.run.evaluate_pretrained",
+    "winnow.training.run.evaluate_run", "winnow.training.run.train",
     "winnow.training.run_dir.RunDir", "winnow.training.sweep.PlannedRun", "winnow.training.sweep.plan_runs",
     "winnow.training.trainer.Trainer", "winnow.training.overrides.load_config",
 )  # fmt: skip

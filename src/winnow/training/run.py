@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -20,10 +20,10 @@ from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
 from winnow.errors import ConfigError, DataError, TrainingError, WinnowError
 from winnow.evaluation import RetrievalResult
-from winnow.functional import NORMALIZERS
+from winnow.functional import NORMALIZERS, l2_normalize
 from winnow.models import Embedder
 from winnow.seeding import fork_rng
-from winnow.training.baseline import MeanFeatureCache
+from winnow.training.baseline import MeanFeatureCache, MeanPoolBaseline
 from winnow.training.build import build_setup, evaluate_baseline, init_objective, load_splits, resolve_config
 from winnow.training.cache import RunCache, cached
 from winnow.training.callbacks import Callback, CallbackList, TensorBoard, check_tensorboard
@@ -32,12 +32,14 @@ from winnow.training.data_record import DataRecord
 from winnow.training.engine.distributed import launched_processes, report_lost_processes
 from winnow.training.engine.precision import make_fabric
 from winnow.training.engine.stream import Steps, run_to_end
-from winnow.training.evaluation import KS, iter_evaluate
+from winnow.training.evaluation import KS, evaluate_embeddings, iter_embed, iter_evaluate
+from winnow.training.features import CPU_BATCH
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.objective import Objective, count_parameters
 from winnow.training.results import (
     CCPProblem,
     DataSummary,
+    Metrics,
     MissingPart,
     ParameterCount,
     RunResult,
@@ -296,6 +298,58 @@ def evaluate_run(
         DataError: If the run has no test classes and no data are given.
         ModelError: If the run is not finished, or the folder contains no model.
     """
+    callback = callback or Callback()
+    opened = _open_evaluation(run_dir, data, callback, on_missing)
+    steps = iter_evaluate(
+        opened.embedder, opened.inputs, batch=32, ks=opened.ks,
+        normalize=NORMALIZERS[opened.embedder.config.normalize], autocast=opened.autocast,
+        progress=callback.progress("embedding"), on_embeddings=on_embeddings,
+    )  # fmt: skip
+    return run_to_end(steps)
+
+
+def evaluate_pretrained(
+    run_dir: RunDir, data: str | None = None, callback: Callback | None = None, *, default_map: bool = False
+) -> Metrics:
+    """Evaluate the pretrained backbone of a run or saved model with average pooling, without training.
+
+    Args:
+        run_dir: Folder of a run or of a saved model.
+        data: Other images than the run's test classes, as in the config key `data`.
+        callback: Handles progress.
+        default_map: Whether to use the network's last map instead of that of `backbone.stride`.
+
+    Raises:
+        WinnowError: As `evaluate_run`; `ModelError` also if the pretrained weights are missing.
+    """
+    callback = callback or Callback()
+    opened = _open_evaluation(run_dir, data, Callback(), lambda missing: None)
+    config = opened.embedder.config.model_copy(deep=True)
+    if default_map:
+        config.backbone.stride = None
+    backbone = Embedder.create(config).backbone.to(opened.embedder.device).freeze()
+    model = MeanPoolBaseline(backbone, CPU_BATCH if opened.embedder.device.type == "cpu" else 128)
+    steps = iter_embed(model, opened.inputs, batch=model.batch, progress=callback.progress("pretrained backbone"))
+    return evaluate_embeddings(l2_normalize(run_to_end(steps)), opened.inputs, ks=opened.ks).metrics()
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """Model and inputs of an evaluation."""
+
+    embedder: Embedder
+    inputs: Inputs
+    ks: tuple[int, ...]
+    autocast: Callable[[], AbstractContextManager[Any]]
+
+
+def _open_evaluation(
+    run_dir: RunDir,
+    data: str | None,
+    callback: Callback,
+    on_missing: Callable[[Mapping[str, Mapping[str, Any]]], None],
+) -> _Evaluation:
+    """Open the model and the images of an evaluation; see `evaluate_run`."""
     if run_dir.config_file.is_file():
         run_dir.check_finished()
         config, model = run_dir.read_config(), run_dir.model_folder
@@ -321,7 +375,6 @@ def evaluate_run(
         images = load_emoji().test if data == "emoji" else load_images(data, on_missing=config.data.unreadable_images)
         messages = images.notes if isinstance(images, FileImages) else ()
     assert images is not None, "the bundled emoji dataset has test classes"
-    callback = callback or Callback()
     for text in messages:
         callback.message(text)
     fabric = make_fabric(config)
@@ -337,8 +390,4 @@ def evaluate_run(
     inputs: Inputs = open_images(images)
     if gallery is not None:
         inputs = QueryGallery(inputs, open_images(gallery))
-    steps = iter_evaluate(
-        embedder, inputs, batch=32, ks=ks, normalize=NORMALIZERS[embedder.config.normalize], autocast=fabric.autocast,
-        progress=callback.progress("embedding"), on_embeddings=on_embeddings,
-    )  # fmt: skip
-    return run_to_end(steps)
+    return _Evaluation(embedder, inputs, ks, fabric.autocast)
