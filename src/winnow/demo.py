@@ -175,7 +175,7 @@ def train_method(setup: TrainingSetup, config: RunConfig) -> tuple[TrainedMethod
     config = resolve_config(config)
     torch.manual_seed(config.seed)
     backbone = setup.embedder.backbone
-    embedder = Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling), config)
+    embedder = Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling, norm=config.head), config)
     own = TrainingSetup(config, embedder, setup.train, setup.val, setup.test, setup.num_classes, frozen=True)
     objective = init_objective(own)
     state = Trainer(config, objective, own.train, own.val).fit()

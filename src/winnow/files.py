@@ -7,8 +7,8 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from winnow.errors import OutputError, WinnowError
 
@@ -16,7 +16,7 @@ MAX_TEXT_BYTES = 256 * 2**20
 """Largest text file that is read: a table of a million images has less."""
 
 
-def open_regular(path: str | Path, *, max_bytes: int | None = None) -> BinaryIO:
+def open_regular(path: str | Path, *, max_bytes: int | None = None) -> BufferedReader:
     """Open a regular file for reading, without waiting for a FIFO or reading from a device.
 
     Args:
@@ -45,6 +45,11 @@ def read_text(path: str | Path, *, encoding: str = "utf-8", max_bytes: int = MAX
     """
     with open_regular(path, max_bytes=max_bytes) as file:
         return file.read(max_bytes).decode(encoding)
+
+
+def valid_text(name: str) -> str:
+    """Return a name of a file as valid Unicode, with bytes that are not UTF-8 as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

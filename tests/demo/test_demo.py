@@ -22,7 +22,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert whole.test is not None
     parts = [part.select_classes(range(40)) for part in (whole.train, whole.val, whole.test)]
     folder = tmp_path_factory.mktemp("demo")
-    run_demo(folder, seeds=2, steps=32, callback=Callback(), splits=Splits(*parts))
+    run_demo(folder, seeds=2, steps=100, callback=Callback(), splits=Splits(*parts))
     return folder
 
 

@@ -10,6 +10,7 @@ from winnow import Embedder
 from winnow.errors import ConfigError
 from winnow.losses import LOSSES
 from winnow.models import Head, principal_directions
+from winnow.models.config import HeadConfig
 from winnow.pooling import POOLINGS, PrototypePooling
 from winnow.references import REFERENCES
 from winnow.training import make_config
@@ -139,3 +140,32 @@ def test_directions_without_variance_do_not_depend_on_rounding() -> None:
     assert (centred @ first[5:].mT).abs().max() < 1e-6
     flat = principal_directions(torch.ones(3, 4))  # no variance at all
     assert torch.allclose(flat @ flat.mT, torch.eye(4, dtype=torch.float64), atol=1e-9)
+
+
+@pytest.mark.parametrize("pooling", ["gap", "gsp", "netvlad", "delf"])
+@pytest.mark.parametrize("position", ["pooled", "embedding"])
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_norms_normalize_the_vector_they_name(norm: str, position: str, pooling: str) -> None:
+    torch.manual_seed(0)
+    settings = {"name": pooling, **({"num_prototypes": 4, "memory_size": 8} if pooling == "gsp" else {})}
+    config = HeadConfig(norm=norm, position=position)
+    head, plain = Head(16, 8, settings, norm=config), Head(16, 8, settings)
+    plain.load_state_dict({key: value for key, value in head.state_dict().items() if not key.startswith("norm.")})
+    maps = torch.randn(12, 16, 3, 3)
+    head.train(), plain.train()
+    vectors = head(maps)
+    before = position == "pooled" and plain.pooling.stage == "raw"
+    if before:
+        guide = plain.project(maps) if plain.pooling.needs_guide else None
+        pooled = plain.pooling(maps, None, guide=guide, return_details=True).vector
+    else:
+        pooled = plain(maps)
+    axis = 1 if norm == "layer" else 0
+    expected = (pooled - pooled.mean(axis, keepdim=True)) / (pooled.var(axis, keepdim=True, correction=0) + 1e-5).sqrt()
+    expected = plain.projection(expected) if before else expected
+    assert torch.allclose(vectors, expected, atol=1e-4)
+
+
+def test_a_head_without_a_norm_has_the_keys_of_version_0_1_0() -> None:
+    assert not [key for key in Head(16, 8, "gap").state_dict() if "norm" in key]
+    assert [key for key in Head(16, 8, "gap", norm=HeadConfig(norm="layer", affine=True)).state_dict() if "norm" in key]

@@ -132,6 +132,16 @@ def test_nothing_to_draw_is_said():
         metric_bars({"GSP": [{"R@1": 0.1}]})
 
 
+def test_curves_of_averaged_weights_show_the_weights_too() -> None:
+    entries = [
+        {"step": step, "val/MAP@R": 0.5 + step / 100, "raw/MAP@R": 0.4 + step / 100} for step in range(0, 30, 10)
+    ]
+    (axes,) = run_curves(entries).axes
+    lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    assert list(lines["weights"]) == pytest.approx([40.0, 50.0, 60.0])
+    assert list(lines["averaged weights"]) == pytest.approx([50.0, 60.0, 70.0])
+
+
 def test_svg_is_the_same_every_time_and_loads_nothing():
     figures = [metric_bars(RESULTS), training_curves({"GSP": [history(0.3)]}), run_curves(history(0.3))]
     sources = [svg(figure) for figure in figures]

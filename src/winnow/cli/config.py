@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Data": ("data", "image", "augment"),
-    "Model": ("backbone", "pooling", "dim", "normalize"),
-    "Objective": ("loss", "references", "miner", "regularizer", "zsr"),
+    "Model": ("backbone", "pooling", "dim", "head", "normalize"),
+    "Objective": ("loss", "references", "miner", "regularizer", "zsr", "libc"),
     "Training": ("train", "plateau", "seed"),
 }
 """Sections of the config by group, in the order of the overview."""

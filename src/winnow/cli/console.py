@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -23,19 +22,21 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from winnow.cli.terminal import PlainConsole, printable
+
 METRICS = ("MAP@R", "P@1", "P@R")
 """Metrics of every table, in order."""
 
 FIRST_LINE_S, INTERVAL_S = 2.0, 10.0
 """Seconds until the first line about long work, and between the lines, where there is no terminal."""
 
-out = Console()
-err = Console(stderr=True)
+out = PlainConsole()
+err = PlainConsole(stderr=True)
 
 
 def echo(*parts: object) -> None:
     """Print a line without markup, because file names may contain brackets."""
-    out.print(*parts, markup=False, highlight=False, soft_wrap=True)
+    out.print(*map(str, parts), markup=False, highlight=False, soft_wrap=True)
 
 
 def note(text: str, *, dim: bool = False) -> None:
@@ -45,7 +46,7 @@ def note(text: str, *, dim: bool = False) -> None:
 
 def show(table: Table) -> None:
     """Print a table; into a file or a pipe at full width, so no name is broken."""
-    console = out if out.is_terminal else Console(file=out.file, width=1000)
+    console = out if out.is_terminal else PlainConsole(file=out.file, width=1000)
     console.print(table)
 
 
@@ -156,7 +157,7 @@ class WorkBars:
         """Show a bar."""
         if self._is_own:
             self._bars.start()
-        bar = self._bars.add_task(escape(title), total=total, completed=done, info="")
+        bar = self._bars.add_task(escape(printable(title)), total=total, completed=done, info="")
         now = monotonic()
         self._paces[bar] = Pace(title, done, now, now + FIRST_LINE_S)
         return bar
@@ -165,7 +166,7 @@ class WorkBars:
         """Change a bar."""
         self._bars.update(bar, completed=done, total=total)
         if info is not None:
-            self._bars.update(bar, info=info)
+            self._bars.update(bar, info=printable(info))
         if done is not None and not err.is_terminal and monotonic() >= self._paces[bar].due:
             of = "" if total is None else f"/{total}"
             note(f"{self._paces[bar].title}: {done}{of}{self.pace(bar, done, total)}")

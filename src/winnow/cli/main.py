@@ -26,6 +26,7 @@ from winnow.cli.models import embed, explain, export
 from winnow.cli.protocol import protocol
 from winnow.cli.serve import serve
 from winnow.cli.study import study
+from winnow.cli.terminal import PlainConsole
 from winnow.cli.train import train
 from winnow.cli.tune import tune
 from winnow.cli.verify import verify
@@ -101,7 +102,7 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
             if command in (protocol, tune, embed, index):
                 more = "; rerun the same command to resume"
             if rank() == 0:
-                Console(stderr=True).print(f"interrupted{more}", markup=False, highlight=False, soft_wrap=True)
+                PlainConsole(stderr=True).print(f"interrupted{more}", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
 
     return wrapped
@@ -147,7 +148,7 @@ def run() -> None:
 
     An error that the user can fix is printed as one line, without a traceback.
     """
-    err = Console(stderr=True)
+    err = PlainConsole(stderr=True)
     _configure_warnings(err)
     try:
         sys.exit(app(prog_name="winnow", standalone_mode=False))

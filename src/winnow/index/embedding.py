@@ -19,7 +19,7 @@ from winnow.data import UNLABELED, Decoder, FileImages, ImageSet, RaggedImages, 
 from winnow.data.crops import crop_batch, test_boxes
 from winnow.data.decoder import Pixels
 from winnow.errors import DataError
-from winnow.files import open_regular
+from winnow.files import open_regular, valid_text
 
 if TYPE_CHECKING:
     from winnow.models import Embedder
@@ -136,18 +136,10 @@ def full_name(images: ImageSet, index: int) -> str:
     return valid_text(images.name(index) if file is None else os.path.abspath(file))
 
 
-def valid_text(name: str) -> str:
-    """Return a name as valid Unicode.
-
-    File names may be invalid, which a database rejects.
-    """
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
 def class_name(images: ImageSet, index: int) -> str | None:
     """Return the class name of an image; None if unknown."""
     name = images.class_names[int(images.labels[index])]
-    return None if name == UNLABELED else name
+    return None if name == UNLABELED else valid_text(name)
 
 
 def _file(images: ImageSet, index: int) -> str | None:

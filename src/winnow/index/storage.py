@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from winnow.errors import DataError, ModelError, WinnowError
-from winnow.files import lock, write_text
+from winnow.files import lock, valid_text, write_text
 from winnow.index.finders import Finder, Positions, Vectors, open_finder
 from winnow.integrity import check_file, read_checksums, report_unverified
 
@@ -156,7 +156,7 @@ class EntryTable:
 
     def find(self, path: str) -> int | None:
         """Return the id of the entry with a path; None if it does not exist."""
-        found = self._all("SELECT id FROM entries WHERE path = ?", (path,))
+        found = self._all("SELECT id FROM entries WHERE path = ?", (valid_text(path),))
         return int(found[0][0]) if found else None  # type: ignore[call-overload]
 
     def records(self) -> list[tuple[int, str, str, str | None]]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from winnow.data import UNLABELED, FileImages, ImageSet, available_cores, read_collection, read_image
 from winnow.errors import DataError, OutputError
 from winnow.evaluation.inputs import Array, as_embeddings
+from winnow.files import valid_text
 from winnow.index.embedding import (
     Progress,
     ProgressFactory,
@@ -33,7 +34,6 @@ from winnow.index.embedding import (
     full_name,
     text_hash,
     thumbnail,
-    valid_text,
 )
 from winnow.index.finders import build_finder, check_kind, measure_recall, open_finder
 from winnow.index.storage import (

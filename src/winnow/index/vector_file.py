@@ -129,7 +129,10 @@ def _write_npy(path: Path, content: _Content) -> None:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["path", "label"])
-    table.writerows([name, label or ""] for name, label in zip(content.paths, content.labels, strict=True))
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for name, label in zip(content.paths, content.labels, strict=True):
+        row = [name, label or ""]
+        (quoted if "\r" in "".join(row) else table).writerow(row)  # by default csv does not quote this line end
     write_text(path.with_suffix(".csv"), text.getvalue())
     write_atomically(path, write)
 

@@ -93,6 +93,20 @@ class ImageConfig(Section):
         return self
 
 
+class HeadConfig(Section):
+    """Normalization layer in the head, in addition to the length of embeddings (`normalize`)."""
+
+    shorthand: ClassVar[str | None] = "norm"
+
+    norm: Literal["none", "layer", "batch"] = Field(
+        "none", description="layer norm over the dimensions of a vector, or batch norm over the images of a batch"
+    )
+    position: Literal["pooled", "embedding"] = Field(
+        "embedding", description="vector that is normalized: the pooled features, or the embedding after the projection"
+    )
+    affine: bool = Field(False, description="learn a scale and a shift of every dimension after the normalization")
+
+
 class ModelConfig(Section):
     """Embedding model."""
 
@@ -104,6 +118,7 @@ class ModelConfig(Section):
         description="pooling of local features into one vector: a name, and the settings of that pooling",
     )
     dim: int = Field(512, ge=1, le=65_536, description="size of the embedding")
+    head: HeadConfig = Field(default_factory=HeadConfig)
     normalize: Literal["unit", "ball"] = Field(
         "unit",
         description="normalization of embeddings in training and evaluation: 'unit' length, or 'ball', "

@@ -166,7 +166,10 @@ class Embedder(nn.Module):
         """Check that backbone, image size, and pooling fit, and add a head."""
         features = probe_features(backbone, config)
         rows, columns = features[2:] if len(features) == 4 else (features[1], 1)
-        head = Head(backbone.num_features, config.dim, config.pooling, positions=rows * columns, projection=projection)
+        head = Head(
+            backbone.num_features, config.dim, config.pooling, positions=rows * columns, projection=projection,
+            norm=config.head,
+        )  # fmt: skip
         return cls(backbone, head.to(backbone.mean), config)
 
     @overload

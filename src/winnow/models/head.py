@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d
 
 from winnow.errors import ConfigError
 from winnow.functional import PoolingOutput
+from winnow.models.config import HeadConfig
 from winnow.pooling import POOLINGS, Pooling, PrototypePooling
 from winnow.pooling.base import as_tokens
 from winnow.registry import ComponentSettings
@@ -32,6 +33,7 @@ class Head(nn.Module):
         pooling: Name, or name and settings, of the pooling.
         positions: Number of local features per image, for poolings that need a fixed number.
         projection: Use a projection. Without one, the pooling works on the features as they are.
+        norm: Normalization layer. Default: none. Batch norm uses the images of its process.
 
     Raises:
         ConfigError: If `projection` is false and the pooled features do not have size `dim`.
@@ -45,6 +47,7 @@ class Head(nn.Module):
         *,
         positions: int = 49,
         projection: bool = True,
+        norm: HeadConfig | None = None,
     ) -> None:
         super().__init__()
         settings = POOLINGS.resolve(pooling)
@@ -63,6 +66,10 @@ class Head(nn.Module):
         self.pooling: Pooling = POOLINGS.build(
             settings, in_features=local if projects_first else in_features, dim=dim, positions=positions
         )
+        norm = norm or HeadConfig()
+        self.norm_position = norm.position
+        before_projection = norm.position == "pooled" and not projects_first
+        self.norm = make_norm(norm, self.pooling.output_width(in_features) if before_projection else dim)
 
     @torch.no_grad()
     def init_projection(self, *, vectors: Tensor | None = None, directions: Tensor | None = None) -> None:
@@ -132,13 +139,23 @@ class Head(nn.Module):
             else:
                 guide = self.project(features) if self.pooling.needs_guide else None
                 result = self.pooling(features, flat, guide=guide, return_details=True)
-                result = result._replace(vector=self.projection(result.vector))
+                pooled = self.norm(result.vector) if self.norm_position == "pooled" else result.vector
+                result = result._replace(vector=self.projection(pooled))
+            if self.pooling.stage == "projected" or self.norm_position == "embedding":
+                result = result._replace(vector=self.norm(result.vector))
         return result if return_details else result.vector
 
     def _dtype(self, features: Tensor) -> torch.dtype:
         if isinstance(self.projection, nn.Linear):
             return self.projection.weight.dtype
         return torch.promote_types(features.dtype, torch.float32)
+
+
+def make_norm(config: HeadConfig, width: int) -> nn.Module:
+    """Return the normalization layer of a head for vectors (B, width)."""
+    if config.norm == "layer":
+        return nn.LayerNorm(width, elementwise_affine=config.affine)
+    return nn.BatchNorm1d(width, affine=config.affine) if config.norm == "batch" else nn.Identity()
 
 
 @torch.no_grad()

@@ -34,6 +34,7 @@ METRICS = ("MAP@R", "P@1", "P@R")
 """Metrics that tables and bars show."""
 
 _VAL = "val/MAP@R"
+_RAW = "raw/MAP@R"  # of the weights, where the validation is of their average
 _WIDTH = 5.2
 _ACCENT = method_color("GSP")
 _SECOND = method_color("GMP")
@@ -52,7 +53,7 @@ def run_curves(history: History) -> Figure:
         DataError: If no entry has a loss or a validation.
     """
     loss, val = series_of(history, "loss"), series_of(history, _VAL)
-    rate = series_of(history, "lr")
+    rate, raw = series_of(history, "lr"), series_of(history, _RAW)
     panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
@@ -63,9 +64,15 @@ def run_curves(history: History) -> Figure:
     for axes, (title, series) in zip(all_axes, panels, strict=True):
         scale, color = (100, _ACCENT) if series is val else (1, MUTED)
         steps, values = list(series), [scale * value for value in series.values()]
-        axes.plot(steps, values, color=color, linewidth=1.8, marker="o" if len(steps) < 25 else "", markersize=3)
+        marker = "o" if len(steps) < 25 else ""
+        label = "averaged weights" if series is val and raw else ""
+        axes.plot(steps, values, color=color, linewidth=1.8, marker=marker, markersize=3, label=label)
         axes.set_title(title)
         axes.tick_params(labelbottom=True)
+        if series is val and raw:
+            scaled = [scale * value for value in raw.values()]
+            axes.plot(list(raw), scaled, color=MUTED, linewidth=1.2, linestyle="--", label="weights")
+            axes.legend(fontsize=8, loc="lower right")
         if series is val:
             axes.set_ylim(0, 1.04 * axes.get_ylim()[1])  # room for the mark
             _mark_best(axes, steps, values, color)

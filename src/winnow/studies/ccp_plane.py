@@ -80,7 +80,7 @@ def make_embedder(config: RunConfig) -> Embedder:
         return Embedder.create(config, load_weights=False)
     network = SmallNet()
     backbone = Backbone(network, out_index=None, num_features=network.num_features, freeze_batch_norm=False)
-    return Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling), config)
+    return Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling, norm=config.head), config)
 
 
 @dataclass(frozen=True)

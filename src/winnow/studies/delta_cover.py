@@ -147,7 +147,7 @@ def embed_checkpoints(config: RunConfig, setup: TrainingSetup, val: FeatureInput
     """Train a head; return the validation embeddings of its checkpoints."""
     torch.manual_seed(config.seed)
     backbone = setup.embedder.backbone
-    embedder = Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling), config)
+    embedder = Embedder(backbone, Head(backbone.num_features, config.dim, config.pooling, norm=config.head), config)
     objective = init_objective(replace(setup, config=config, embedder=embedder))
     checkpoints = CheckpointEmbeddings(objective.model, val)
     Trainer(config, objective, setup.train, val, callback=checkpoints).fit()

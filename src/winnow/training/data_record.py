@@ -18,7 +18,7 @@ import numpy as np
 from winnow.data import FileImages, ImageSet, Splits, available_cores, resolve_subset
 from winnow.data.image_set import first_few
 from winnow.errors import DataError, ModelError
-from winnow.files import open_regular
+from winnow.files import open_regular, valid_text
 
 Compare: TypeAlias = Literal["times", "contents"]
 HEADER = ("split", "class", "image", "size", "time", "digest")
@@ -71,7 +71,7 @@ class DataRecord:
             for split, images in parts.items():
                 if images is not None:
                     states = pool.map(_reader(images, split, compare), range(len(images)))
-                    found.update({(split, images.name(i)): state for i, state in enumerate(states)})
+                    found.update({(split, _text(images.name(i))): state for i, state in enumerate(states)})
         return cls(found)
 
     def digest(self) -> str:
@@ -89,7 +89,7 @@ class DataRecord:
 
     def write(self, path: Path) -> None:
         """Write the record as compressed CSV."""
-        path.write_bytes(gzip.compress(self.to_csv().encode("utf-8", "backslashreplace"), mtime=0))
+        path.write_bytes(gzip.compress(self.to_csv().encode(), mtime=0))
 
     @classmethod
     def read(cls, path: Path) -> DataRecord:
@@ -146,6 +146,11 @@ class DataRecord:
             )
 
 
+def _text(name: str) -> str:
+    """Return a name as text that CSV holds: valid Unicode without carriage returns."""
+    return valid_text(name).replace("\r", "\\r")
+
+
 def _classes(record: DataRecord) -> dict[str, str]:
     """Return the splits of each class."""
     found: dict[str, set[str]] = {}
@@ -161,7 +166,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
     labels = np.asarray(images.labels).tolist()
 
     def read(index: int) -> ImageState:
-        class_name = names[labels[index]]
+        class_name = _text(names[labels[index]])
         if not isinstance(root, FileImages):
             return ImageState(split, class_name, 0, 0, images.cache_key(index))
         try:
