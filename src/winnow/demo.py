@@ -138,7 +138,7 @@ def run_demo(folder: Path, *, seeds: int, steps: int, callback: Callback, splits
     for number, method in enumerate(METHODS):
         runs = []
         for seed in range(seeds):
-            trained, run = _train(setup, method.config(seed=seed, steps=steps))
+            trained, run = train_method(setup, method.config(seed=seed, steps=steps))
             runs.append(run)
             first_seed.setdefault(method.name, trained)
             progress(number * seeds + seed + 1, len(METHODS) * seeds)
@@ -170,7 +170,7 @@ def run_demo(folder: Path, *, seeds: int, steps: int, callback: Callback, splits
     return DemoResult(folder / "report.html", folder / "model", comparison_table(comparison))
 
 
-def _train(setup: TrainingSetup, config: RunConfig) -> tuple[TrainedMethod, MethodRun]:
+def train_method(setup: TrainingSetup, config: RunConfig) -> tuple[TrainedMethod, MethodRun]:
     """Train the head of one run on the features of the setup, and test it."""
     config = resolve_config(config)
     torch.manual_seed(config.seed)
