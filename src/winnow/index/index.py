@@ -182,6 +182,14 @@ class Index:
         if self.manifest.model:
             _ = self.model
 
+    def check(self) -> bool:
+        """Return whether all files that opening the index verifies are verified by now.
+
+        Raises:
+            DataError: If a file does not match its checksum.
+        """
+        return self._opened.generation.verification.check()
+
     def __len__(self) -> int:
         return self.manifest.count
 

@@ -251,6 +251,12 @@ class Verification:
         if self._failure is not None:
             raise self._failure
 
+    def check(self) -> bool:
+        """Return whether all files are verified by now; raises the error of a damaged file."""
+        is_done = self._thread is None or not self._thread.is_alive()
+        self.raise_failure()
+        return is_done
+
     def wait(self) -> None:
         """Wait until all files are verified; raises the error of a damaged file."""
         if self._thread is not None:
