@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
     from winnow.studies import Study, StudyRequest
@@ -25,11 +25,19 @@ def study(
     settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings of all runs of the study"),
     out_folder: Path = typer.Option(OUT, "-o", "--out", metavar="DIR", help="Folder of the results"),
     quick: bool = typer.Option(
-        True, "--quick/--full", "--small/ ", help="Minutes on 2 CPU cores, or as published", show_default=False
+        True,
+        "--quick/--full",
+        "--small/ ",
+        help="Minutes on 2 CPU cores (default), or as published",
+        show_default=False,
     ),
     data: Path = typer.Option(None, "--data", metavar="DIR", help="Folder of the study's data"),
     variants: list[str] = typer.Option(
-        None, "--variants", "--methods", metavar="PATTERN", help="Train only these variants now; repeatable"
+        None,
+        "--variants",
+        "--methods",
+        metavar="PATTERN",
+        help="Train only these variants now, report others as missing",
     ),
     seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now"),
     imports: list[Path] = typer.Option(
@@ -112,15 +120,22 @@ def request_for(study: Study, common: StudyRequest) -> StudyRequest:
 
 
 def run_one(study: Study, common: StudyRequest, out_folder: Path, note: str) -> None:
-    """Run one study, print its report, and write its files."""
+    """Run one study, print its report, and write its files.
+
+    Raises:
+        TrainingError: If a run failed.
+    """
     from winnow.cli.console import echo
     from winnow.studies.render import to_text, write_report
     from winnow.studies.runner import run_study
 
-    report = run_study(study, request_for(study, common), note=note)
+    request = request_for(study, common)
+    report = run_study(study, request, note=note)
     echo(to_text(report))
     for path in write_report(report, out_folder):
         echo(f"wrote {path}")
+    if request.failed:
+        raise TrainingError(f"{len(request.failed)} runs failed: {'; '.join(request.failed)}. Their errors are above.")
 
 
 def run_all(studies: list[Study], common: StudyRequest, out_folder: Path) -> None:
