@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,30 @@ def test_a_users_own_transform_is_used_in_training(
     said = winnow("train", f"data={tmp_path / 'photos'}", *TINY, "augment.transform=mine:nothing", "--out", "q")
     assert said.code == 2
     assert "module:function" in one_line_error(said)
+
+
+def test_code_that_a_run_folder_names_is_imported_on_trust_only(
+    winnow: Winnow, make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text(
+        "from pathlib import Path\nPath('imported').touch()\ndef crop(image):\n    return image\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [f"data={make_folder()}", *TINY, "backbone.train=full", "augment.transform=theirs:crop"]
+    assert winnow("train", *words, "--out", "one").code == 0
+    assert winnow("train", *words, "--sweep", "seed=0,1", "--out", "several", "train.max_steps=4").code == 0
+    for file in ("one/result.json", "several/seed=0/result.json"):
+        (tmp_path / file).unlink()
+    (tmp_path / "imported").unlink()
+    for call in (["--resume", "one"], ["--resume", "several"], ["one/config.yaml"], ["one/config.yaml", "seed=1"]):
+        monkeypatch.delitem(sys.modules, "theirs", raising=False)
+        said = winnow("train", *call)
+        assert said.code == 2
+        assert "theirs:crop" in one_line_error(said)
+        assert "--trust" in said.err
+        assert not (tmp_path / "imported").exists()
+    assert winnow("train", "--resume", "one", "--trust").code == 0
+    assert (tmp_path / "imported").exists()
 
 
 # Bad input: each a one-line message that says what to do, and the exit code of its kind.

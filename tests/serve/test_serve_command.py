@@ -64,6 +64,23 @@ def test_folders_and_ports_that_cannot_be_used_are_errors(index: Index, tmp_path
     assert isinstance(failed.exception, OutputError)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--host", "evil..name"], ["--host", "a" * 70], ["--host", ""], ["--device", "evil"],
+        *([option, value] for option in ("--upload-mb", "--megapixels", "--timeout", "--batch-size", "--requests")
+          for value in ("inf", "nan", "1e300", "9" * 30)),
+    ],
+    ids=lambda words: " ".join(words)[:30],
+)  # fmt: skip
+def test_odd_values_of_options_are_errors(index: Index, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    from winnow.serve import app as module
+
+    monkeypatch.setattr(module, "serve", lambda *_, **__: pytest.fail("served"))
+    result = command(index.path, "--port", "0", *options)
+    assert isinstance(result.exception, WinnowError) or result.exit_code == 2
+
+
 def test_the_extra_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,11 @@ HINTS = {
 }
 """What to do on the command line, by the hint of an error."""
 
+OUT_OF_MEMORY = (
+    "memory: not enough ({reason}). Lower the batch size, dim, or image.crop, set data.image_cache=none, or use a "
+    "machine with more memory."
+)
+
 COMMAND_SYNONYMS = {
     "attention": "explain", "benchmark": "bench", "build": "index", "compare": "protocol", "create": "index",
     "dataset": "datasets", "download": "datasets", "encode": "embed", "eval": "evaluate", "experiment": "study",
@@ -63,6 +69,20 @@ def report_error(error: WinnowError, err: Console) -> None:
 def print_error(text: str, err: Console) -> None:
     """Print one line."""
     err.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error is one of Python, NumPy, or torch about memory that cannot be allocated."""
+    text = str(error)
+    return isinstance(error, MemoryError) or any(
+        phrase in text for phrase in ("out of memory", "can't allocate memory", "Storage size calculation overflowed")
+    )
+
+
+def memory_reason(error: Exception) -> str:
+    """Return the first line of an error about memory, without the line of C++ source that torch names in front."""
+    line = (str(error).strip().splitlines() or ["no details"])[0]
+    return re.sub(r"^.*?(?=DefaultCPUAllocator)", "", line).rstrip(". ")
 
 
 def _advice(error: WinnowError) -> str:

@@ -29,6 +29,8 @@ from typer.core import TyperCommand, TyperGroup
 from winnow.errors import ConfigError
 
 WIDTH = 80
+LARGEST = 10**9
+"""Largest number of an option."""
 LONGEST_LABEL = 26
 """Longer labels stand on a line of their own, above their meaning."""
 
@@ -80,7 +82,15 @@ def screen_width() -> int:
 
 
 class Command(TyperCommand):
-    """A command with a help screen of this module."""
+    """A command with a help screen of this module, and bounded numbers."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command after its numbers were checked."""
+        for one in self.params:
+            value = ctx.params.get(one.name)
+            if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also NaN
+                raise ConfigError(f"{label(one).split()[-2]}: expected a number up to {LARGEST:,}, got {value:.6g}.")
+        return super().invoke(ctx)
 
     def get_help(self, ctx: Any) -> str:
         """Return the help screen."""

@@ -18,7 +18,17 @@ from rich.markup import escape
 import winnow
 from winnow.cli import datasets
 from winnow.cli.config import config
-from winnow.cli.errors import UsageError, is_alone, print_error, rank, report_error, usage_message
+from winnow.cli.errors import (
+    OUT_OF_MEMORY,
+    UsageError,
+    is_alone,
+    is_out_of_memory,
+    memory_reason,
+    print_error,
+    rank,
+    report_error,
+    usage_message,
+)
 from winnow.cli.evaluate import evaluate
 from winnow.cli.help import Command, Group
 from winnow.cli.index import index, search
@@ -161,6 +171,11 @@ def run() -> None:
         elif rank() == 0:
             print_error(usage_message(error), err)
         sys.exit(error.exit_code)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print_error(OUT_OF_MEMORY.format(reason=memory_reason(error)), err)
+        sys.exit(1)
     except OSError as error:  # without a more specific message
         if not isinstance(error, BrokenPipeError):
             print_error(str(error), err)

@@ -125,23 +125,32 @@ def load_model(run: Path, device: str) -> Embedder:
         ConfigError: If the device is unknown or missing.
         ModelError: If the run is not finished, or the folder contains no model.
     """
-    import torch
-
     from winnow.cli.console import echo
     from winnow.models import Embedder
     from winnow.training.run_dir import RunDir
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"--device: expected auto, cpu, or cuda, got '{device}'. Name one of them.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device: no GPU available. Use --device cpu.")
+    found = find_device(device)
     if (run_dir := RunDir(run)).config_file.is_file():
         run_dir.check_finished()
-    on_gpu = device != "cpu" and torch.cuda.is_available()
-    model = Embedder.from_pretrained(run, device="cuda" if on_gpu else "cpu")
+    model = Embedder.from_pretrained(run, device=found)
     if not model.prototypes_ready:
         echo(f"{run}: the prototypes were never initialized, so the model uses average pooling.")
     return model
+
+
+def find_device(name: str) -> str:
+    """Return the device of a name: cpu, cuda, or auto, which is cuda if there is a GPU.
+
+    Raises:
+        ConfigError: If the name is another one, or there is no GPU.
+    """
+    import torch
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device: expected auto, cpu, or cuda, got '{name}'. Name one of them.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device: no GPU available. Use --device cpu.")
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def split_paths(paths: list[Path]) -> tuple[list[Path], list[Path]]:

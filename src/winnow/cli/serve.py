@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from winnow.cli.models import find_device
 from winnow.errors import MissingExtraError
 
 _network = partial(typer.Option, rich_help_panel="Network")
@@ -40,7 +41,7 @@ def serve(
     from winnow.index import Index
     from winnow.serve import Limits, app
 
-    opened = Index.open(index, device=device)
+    opened = Index.open(index, device=find_device(device))
     _ = opened.model  # loaded before the address is printed, so a damaged model is an error
     limits = Limits(
         max_upload_bytes=int(max_upload_mb * 1e6), max_pixels=int(megapixels * 1e6), max_requests=max_requests,

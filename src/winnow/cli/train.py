@@ -38,6 +38,7 @@ def train(
     resume: Path | None = _output(
         None, "--resume", metavar="DIR", help="Resume a run or a sweep from its last checkpoints"
     ),
+    trust: bool = _output(False, "--trust", help="Import the augment.transform that a run folder names"),
     sweep: list[str] = _several(
         [], "--sweep", "--each", metavar="KEY=A,B", help="Train one run per value; repeat for a grid"
     ),
@@ -72,14 +73,14 @@ def train(
     if resume is not None and (words or out_folder is not None or sweep):
         raise ConfigError("--resume: a run resumes with its own config. Remove the other arguments.")
     if sweep or (resume is not None and is_plan(resume)):
-        train_sweep(words or [], sweep, out_folder, resume, jobs)
+        train_sweep(words or [], sweep, out_folder, resume, jobs, trust)
     elif jobs is not None:
         raise ConfigError("--jobs: requires several runs. Name them with --sweep.")
     else:
-        train_one(words or [], out_folder, resume)
+        train_one(words or [], out_folder, resume, trust)
 
 
-def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None) -> None:
+def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None, trust: bool) -> None:
     """Train or resume one run and print its metrics."""
     from winnow.cli.progress import ConsoleCallback
     from winnow.training import RunDir
@@ -88,12 +89,15 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
     if resume is None:
         config = read_config(words)
         check_data(config)
+        if (source := run_folder_of(words)) is not None:
+            check_trust([config], source, trust)
         run_dir = RunDir(out_folder or next_free(config))
     else:
         run_dir = RunDir(resume)
         config = run_dir.read_config()
         if run_dir.is_finished:
             raise ConfigError(f"{resume}: the run is finished. Print it with `winnow evaluate {quote(str(resume))}`.")
+        check_trust([config], resume, trust)
     with resumable(run_dir.path), ConsoleCallback() as callback:
         result = train_run(config, run_dir, resume=resume is not None, callback=callback)
     if rank() == 0:
@@ -163,19 +167,27 @@ def describe_drop(trained: Mapping[str, float], untrained: Mapping[str, float]) 
 
 
 def train_sweep(
-    words: Sequence[str], sweep: Sequence[str], out_folder: Path | None, resume: Path | None, jobs: int | None
+    words: Sequence[str],
+    sweep: Sequence[str],
+    out_folder: Path | None,
+    resume: Path | None,
+    jobs: int | None,
+    trust: bool,
 ) -> None:
     """Plan or resume the runs of a sweep, train them, and compare them."""
     from winnow.training.sweep import plan_runs, read_plan, write_plan
 
     if resume is not None:
         folder, runs = resume, read_plan(resume)
+        check_trust([run.config for run in runs], resume, trust)
     else:
         file, overrides = split_words(words)
         folder = out_folder or next_free(read_config(words), "sweep")
         runs = plan_runs(folder, file, overrides, sweep)
         for run in runs:
             check_data(run.config)
+        if (source := run_folder_of(words)) is not None:
+            check_trust([run.config for run in runs], source, trust)
         write_plan(folder, runs)
     with resumable(folder):
         outcomes = train_runs(runs, jobs)
@@ -294,6 +306,28 @@ def resumable(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt(
             f"resume with `winnow train --resume {quote(str(folder))}`" if started else "no run was started"
         ) from None
+
+
+def run_folder_of(words: Sequence[str]) -> Path | None:
+    """Return the run folder whose config file is the first argument, if it is one."""
+    file = split_words(words)[0]
+    if file is None or Path(file).name != "config.yaml":
+        return None
+    folder = Path(file).parent
+    return folder if any((folder / name).is_file() for name in ("SHA256SUMS", "log.jsonl", "result.json")) else None
+
+
+def check_trust(configs: Sequence[RunConfig], source: Path, trust: bool) -> None:
+    """Raise `ConfigError` if a run folder names code to import and the user does not trust it.
+
+    A run folder may come from somebody else. Everything else in it is read as data, never as code.
+    """
+    names = sorted({config.augment.transform for config in configs if config.augment.transform is not None})
+    if names and not trust:
+        raise ConfigError(
+            f"{source}: training would import and run the code {', '.join(names)} (augment.transform). Read it, then "
+            "pass --trust."
+        )
 
 
 def read_config(words: Sequence[str]) -> RunConfig:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from winnow.data import CropTransform, ImageCache, ImageSet, read_image, upright_rgb
 from winnow.errors import ConfigError, ModelError, add_component_hint
-from winnow.files import write_text
+from winnow.files import read_text, write_text
 from winnow.functional import NORMALIZERS, PoolingOutput
 from winnow.integrity import SUMS, check_file, write_checked, write_checked_text
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, probe_features
@@ -354,11 +354,14 @@ class Embedder(nn.Module):
         """Load a complete state dict.
 
         Raises:
-            ModelError: If keys or shapes differ; the message names `source` and the first difference.
+            ModelError: If keys, shapes, or types differ; the message names `source` and the first difference.
         """
         own = self.state_dict()
         state = present_keys(state, own)
-        odd = sorted(set(own) ^ set(state)) or [k for k in own if own[k].shape != state[k].shape]
+        odd = sorted(set(own) ^ set(state)) or [
+            key for key, one in own.items()
+            if one.shape != state[key].shape or one.is_floating_point() != state[key].is_floating_point()
+        ]  # fmt: skip
         if odd:
             more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
             raise ModelError(f"{source}: weights of another model: '{odd[0]}'{more} differ. "
@@ -470,11 +473,11 @@ def _read_saved(folder: Path) -> tuple[ModelConfig, CustomNetwork | None]:
         raise ModelError(f"{folder}: no saved model, {CONFIG_FILE} is missing. Use a folder that winnow wrote.")
     check_file(file, remedy=RESTORE)
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json.loads(read_text(file))
         custom = tree.pop(CUSTOM_KEY, None) if isinstance(tree, dict) else None
         record = None if custom is None else CustomNetwork.model_validate(custom)
         return make_section(ModelConfig, tree), record
-    except (ValueError, ConfigError, ValidationError) as error:
+    except (OSError, ValueError, RecursionError, ConfigError, ValidationError) as error:
         raise ModelError(f"{file}: config cannot be read: {error}{add_component_hint(error)}") from None
 
 

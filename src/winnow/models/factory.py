@@ -219,6 +219,10 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             loaded = loaded[wrapper]
     if not isinstance(loaded, Mapping):
         raise ModelError(f"{path}: expected a state dict, got {type(loaded).__name__}. Use a state dict of tensors.")
+    if odd := [key for key in loaded if not isinstance(key, str)]:
+        raise ModelError(
+            f"{path}: expected names of tensors as keys, got {str(odd[0])[:40]}. Use a state dict of a network."
+        )
     return {
         key.removeprefix("module."): value.float() if value.is_floating_point() else value
         for key, value in loaded.items()
@@ -367,8 +371,9 @@ def check_network(name: str) -> None:
     ensure_torchvision()
     import timm
 
-    base = name.split(".")[0]
+    base, _, tag = name.partition(".")
     if timm.is_model(base):
+        _check_tag(name, base, tag)
         return
     close = network_names(base)
     if close:
@@ -379,6 +384,20 @@ def check_network(name: str) -> None:
         f"backbone.name={name}: unknown network{hint} Use a timm model, or register the network with "
         "winnow.models.register_network."
     )
+
+
+def _check_tag(name: str, base: str, tag: str) -> None:
+    """Raise `ConfigError` if timm has no weights of a network with a tag, the text after the period."""
+    from timm.models import get_pretrained_cfg, list_pretrained
+
+    try:
+        get_pretrained_cfg(name)
+    except (RuntimeError, ValueError):
+        known = [one.partition(".")[2] for one in list_pretrained(f"{base}.*")]
+        raise ConfigError(
+            f"backbone.name={name}: {base} has no weights '{tag}'{did_you_mean(tag, known)} Use {base}, or one of "
+            f"{', '.join(f'{base}.{one}' for one in known[:5])}."
+        ) from None
 
 
 def network_names(part: str = "") -> list[str]:

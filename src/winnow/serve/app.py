@@ -140,8 +140,14 @@ def bind(host: str, port: int) -> socket.socket:
         OutputError: If the port is in use, or the address does not belong to this machine.
     """
     try:
+        if not host:
+            raise UnicodeError  # the empty name would be every address
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=128)
+    except UnicodeError:
+        raise OutputError(
+            f"{host}: expected a host name or an address. Choose another address.", hint="address"
+        ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # socket repeats the address after it
         hint = "port" if error.errno == errno.EADDRINUSE else "address"

@@ -138,6 +138,8 @@ def read_plan(folder: Path) -> list[PlannedRun]:
         text = file.read_text(encoding="utf-8")
         entries: list[dict[str, Any]] = yaml.safe_load(text)
         read = [(entry["choices"], entry["config"], RunDir(folder / entry["folder"])) for entry in entries]
+        if any(run_dir.path.parent != folder or run_dir.path.name == ".." for _, _, run_dir in read):
+            raise ValueError  # the folder of a run leads out of the sweep
         # A file that is cut off would read with default settings and missing runs.
         if not text.endswith("\n") or (text.startswith("#") and not text.startswith(f"{_head(read)}\n")):
             raise ValueError

@@ -335,7 +335,7 @@ def _find_sources(source: Path) -> list[Path]:
     """Return the archives and label files of a folder, or the source itself."""
     if not source.exists():
         raise DataError(f"{source}: file or folder not found. Check the path.")
-    if source.is_file() and not is_archive(source):
+    if not source.is_dir() and not is_archive(source):
         raise DataError(f"{source}: not an archive (.zip, .tar, .tgz, ...). Name an archive or a folder.")
     archives = sorted(child for child in source.iterdir() if is_archive(child)) if source.is_dir() else []
     if not archives:
