@@ -167,7 +167,7 @@ def list_studies() -> str:
 
 LEGEND = (
     "SOURCE: F figure, T table, S section of [Thesis]. QUICK: time on 2 CPU cores.\n"
-    "FULL: time on 2 CPU cores, or number of GPU runs (G). --: needs CUB-200-2011."
+    "FULL: time on 2 CPU cores, or number of runs on a GPU. CUB: needs CUB-200-2011."
 )
 
 
@@ -182,12 +182,12 @@ def short_source(source: str) -> str:
 def short_cost(cost: str) -> str:
     """Return a cost in at most 10 characters.
 
-    30 G are GPU runs, and -- marks data that must be supplied.
+    "30 runs" are runs on a GPU, and CUB is data that must be supplied.
     """
     first = cost.partition(",")[0]
     if "GPU" in cost:
         runs = first.split(" ")[0]
-        return f"{runs} G" if runs.isdigit() else "--"
+        return f"{runs} runs" if runs.isdigit() else "CUB"
     for long, short in TIMES.items():
         first = first.replace(long, short)
     return "< 1 min" if first == "s" else first
