@@ -178,7 +178,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
             path = root.path(int(rows[index]))
             state = os.stat(path)
             return ImageState(
-                split, class_name, state.st_size, state.st_mtime_ns, _digest(path, state.st_size, compare)
+                split, class_name, state.st_size, state.st_mtime_ns, digest_file(path, state.st_size, compare)
             )
         except OSError:
             return ImageState(split, class_name, 0, 0, "missing")
@@ -186,7 +186,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
     return read
 
 
-def _digest(path: Path, size: int, compare: Compare) -> str:
+def digest_file(path: Path, size: int, compare: Compare) -> str:
     """Return a digest of a file, or of both ends of it."""
     with open_regular(path) as file:
         if compare == "contents":
