@@ -108,10 +108,10 @@ class DataConfig(Section):
         "raise", description="action on an image that is missing or cannot be read"
     )
     image_cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="storage of decoded images")
-    fingerprint: Literal["times", "contents"] = Field(
-        "times",
-        description="what must be equal on resuming: 'times' compares size, time, and both ends of each file, "
-        "'contents' all of it",
+    fingerprint: Literal["ends", "contents"] = Field(
+        "ends",
+        description="what must be equal on resuming: 'ends' compares the size and both ends of each file, 'contents' "
+        "all bytes",
     )
     feature_cache: Literal["auto", "ram", "disk"] = Field(
         "auto",
