@@ -96,6 +96,14 @@ def make_folder(tmp_path: Path) -> MakeFolder:
     return make
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Write cached features to a temporary folder, not to that of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WINNOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 TINY = [
     "backbone=resnet20",
     "backbone.weights=random",

@@ -32,7 +32,8 @@ def open_regular(path: str | Path, *, max_bytes: int | None = None) -> BufferedR
         return open(descriptor, "rb")
     os.close(descriptor)
     if not stat.S_ISREG(state.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        kind = "a directory" if stat.S_ISDIR(state.st_mode) else "not a regular file"
+        raise OSError(errno.EINVAL, kind, str(path))
     raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
 
 

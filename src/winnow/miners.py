@@ -113,7 +113,7 @@ class SemiHardMiner(Miner):
     `TripletMarginMiner(margin, type_of_triplets="semihard")`.
 
     Args:
-        margin: Width m of the band beyond a positive, above 0.
+        margin: Distance m beyond a positive within which negatives are selected, above 0.
 
     Raises:
         ValueError: If the margin is not above 0.

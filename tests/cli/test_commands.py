@@ -127,13 +127,23 @@ def test_a_csv_and_disk_features_work_and_are_reused(winnow: Winnow, make_folder
     (tmp_path / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
     words = ["data=list.csv", *TINY, "data.feature_cache=disk", "train.device=cpu"]
     assert winnow("train", *words, "--out", "a").code == 0
-    kept = sorted((tmp_path / "cache" / "features").glob("*/*"))
-    assert len(kept) == 6  # for training, validation and test, maps and whose they are
-    times = [p.stat().st_mtime_ns for p in kept]
+    folder = tmp_path / "cache" / "features"
+    maps = sorted(folder.glob("*/*.npy"))
+    assert len(maps) == len(list(folder.glob("*/*.json"))) == 3  # training, validation, and test
+    times = [path.stat().st_mtime_ns for path in maps]
     assert winnow("train", *words, "--out", "b").code == 0
-    assert [p.stat().st_mtime_ns for p in sorted((tmp_path / "cache" / "features").glob("*/*"))] == times
+    assert [path.stat().st_mtime_ns for path in sorted(folder.glob("*/*.npy"))] == times
     a, b = (json.loads((tmp_path / r / "result.json").read_text())["metrics"] for r in "ab")
     assert a == b
+
+
+def test_cache_shows_and_clears_features(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "data.feature_cache=disk", "train.device=cpu"]
+    assert winnow("train", *words, "--out", "a").code == 0
+    size = sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.*") if path.is_file())
+    assert f"{size / 1e9:.2f} GB of features" in winnow("cache").out
+    assert f"removed {size / 1e9:.2f} GB" in winnow("cache", "--clear").out
+    assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
 def test_tensorboard_logs_are_written_on_request(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:

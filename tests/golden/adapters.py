@@ -280,6 +280,13 @@ def dump(config: Any) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
+def dump_numbers(config: Any) -> dict[str, Any]:
+    """Return all settings that can change a number: without the storage of features, whose default has changed."""
+    settings = dump(config)
+    del settings["data"]["feature_cache"]
+    return settings
+
+
 def protocol_names() -> list[tuple[str, int]]:
     """Return every protocol with the chapter that has it."""
     return [("fair", 5), ("fair", 3), ("conventional", 5), ("conventional", 3), ("tuning", 5), ("ablation", 3)]

@@ -116,7 +116,7 @@ def config_differences() -> Iterator[str]:
     methods that are newer than the record have nothing to be compared with.
     """
     kept, new = read("configs.json.gz"), configs.compute()
-    old = [configs.a.dump(configs.a.make_config(tree)) for tree in configs.unpack(kept)]
+    old = [configs.a.dump_numbers(configs.a.make_config(tree)) for tree in configs.unpack(kept)]
     for key in sorted(kept["entries"]):
         if key not in new:
             yield f"{key} is missing"
@@ -128,7 +128,7 @@ def config_differences() -> Iterator[str]:
             continue
         if entry[:-1] != json.loads(json.dumps(made[:-1])):
             yield f"{key}: {entry[:-1]} was, {made[:-1]} is"
-        found = values.difference(old[entry[-1]], configs.a.dump(made[-1]), 0.0, key)
+        found = values.difference(old[entry[-1]], configs.a.dump_numbers(made[-1]), 0.0, key)
         if found is not None:
             yield found
 

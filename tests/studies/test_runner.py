@@ -124,6 +124,19 @@ def test_a_result_file_holds_its_table_claims_and_figure(grid: GridStudy, tmp_pa
     assert page.index("| claim |") < page.index("| method |") < page.index("A note.")
 
 
+def test_failed_runs_are_named_and_never_replace_results(grid: GridStudy, tmp_path: Path) -> None:
+    broken = Variant("wrong", Overrides.parse("backbone.weights=missing.pt"))
+    mixed = replace(grid, variants=lambda _: (GAP, broken), claims=())
+    asked = request(mixed, tmp_path / "mixed", seeds=[0])
+    report = run_study(mixed, asked)
+    assert [row["method"] for row in report.rows] == ["GAP"]
+    assert len(asked.failed) == 1
+    assert "wrong" in asked.failed[0]
+    alone = replace(grid, variants=lambda _: (broken,), claims=())
+    with pytest.raises(DataError, match="errors above"):
+        run_study(alone, request(alone, tmp_path / "alone"))
+
+
 # --- Several studies --------------------------------------------------------------------------------------------------
 
 

@@ -45,9 +45,10 @@ def test_equal_images_are_no_change_even_as_a_copy_with_other_times(make_folder:
     copy = record(tmp_path / "copy")
     assert copy.digest() != before.digest()  # other times
     assert before.changes(copy) == []
+    assert before.check(copy, "run") == len(before.images)
 
 
-@pytest.mark.parametrize("compare", ["times", "contents"])
+@pytest.mark.parametrize("compare", ["ends", "contents"])
 def test_every_change_is_named(compare: str, make_folder: MakeFolder) -> None:
     folder = make_folder()
     before = record(folder, compare=compare)
@@ -68,12 +69,12 @@ def test_contents_find_a_change_in_the_middle_of_a_file_of_equal_size(tmp_path: 
             pixels = rng.integers(0, 255, (100, 100, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.bmp")
     folder = tmp_path / "photos"
-    states = {compare: record(folder, compare=compare) for compare in ("times", "contents")}
+    states = {compare: record(folder, compare=compare) for compare in ("ends", "contents")}
     changed = folder / "a" / "0.bmp"
     content = bytearray(changed.read_bytes())
     content[len(content) // 2] ^= 1
     changed.write_bytes(bytes(content))
-    assert not states["times"].changes(record(folder))
+    assert not states["ends"].changes(record(folder))
     assert "a/0.bmp" in states["contents"].changes(record(folder, compare="contents"))[0]
 
 

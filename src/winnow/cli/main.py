@@ -17,6 +17,7 @@ from rich.markup import escape
 
 import winnow
 from winnow.cli import datasets
+from winnow.cli.cache import cache
 from winnow.cli.config import config
 from winnow.cli.errors import (
     OUT_OF_MEMORY,
@@ -70,7 +71,7 @@ def demo(
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo,),
-    "Train and evaluate": (train, evaluate, explain, tune, config),
+    "Train and evaluate": (train, evaluate, explain, tune, config, cache),
     "Embed and search": (embed, index, search, serve, export, verify),
     "Reproduce": (protocol, study),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
     from winnow.studies import Study, StudyRequest
@@ -25,11 +25,19 @@ def study(
     settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings of all runs of the study"),
     out_folder: Path = typer.Option(OUT, "-o", "--out", metavar="DIR", help="Folder of the results"),
     quick: bool = typer.Option(
-        True, "--quick/--full", "--small/ ", help="Minutes on 2 CPU cores, or as published", show_default=False
+        True,
+        "--quick/--full",
+        "--small/ ",
+        help="Minutes on 2 CPU cores (default), or as published",
+        show_default=False,
     ),
     data: Path = typer.Option(None, "--data", metavar="DIR", help="Folder of the study's data"),
     variants: list[str] = typer.Option(
-        None, "--variants", "--methods", metavar="PATTERN", help="Train only these variants now; repeatable"
+        None,
+        "--variants",
+        "--methods",
+        metavar="PATTERN",
+        help="Train only these variants now, report others as missing",
     ),
     seeds: str = typer.Option(None, "--seeds", metavar="0,1", help="Train only these seeds now"),
     imports: list[Path] = typer.Option(
@@ -112,15 +120,22 @@ def request_for(study: Study, common: StudyRequest) -> StudyRequest:
 
 
 def run_one(study: Study, common: StudyRequest, out_folder: Path, note: str) -> None:
-    """Run one study, print its report, and write its files."""
+    """Run one study, print its report, and write its files.
+
+    Raises:
+        TrainingError: If a run failed.
+    """
     from winnow.cli.console import echo
     from winnow.studies.render import to_text, write_report
     from winnow.studies.runner import run_study
 
-    report = run_study(study, request_for(study, common), note=note)
+    request = request_for(study, common)
+    report = run_study(study, request, note=note)
     echo(to_text(report))
     for path in write_report(report, out_folder):
         echo(f"wrote {path}")
+    if request.failed:
+        raise TrainingError(f"{len(request.failed)} runs failed: {'; '.join(request.failed)}. Their errors are above.")
 
 
 def run_all(studies: list[Study], common: StudyRequest, out_folder: Path) -> None:
@@ -152,7 +167,7 @@ def list_studies() -> str:
 
 LEGEND = (
     "SOURCE: F figure, T table, S section of [Thesis]. QUICK: time on 2 CPU cores.\n"
-    "FULL: time on 2 CPU cores, or number of GPU runs (G). --: needs CUB-200-2011."
+    "FULL: time on 2 CPU cores, or number of runs on a GPU. CUB: needs CUB-200-2011."
 )
 
 
@@ -167,12 +182,12 @@ def short_source(source: str) -> str:
 def short_cost(cost: str) -> str:
     """Return a cost in at most 10 characters.
 
-    30 G are GPU runs, and -- marks data that must be supplied.
+    "30 runs" are runs on a GPU, and CUB is data that must be supplied.
     """
     first = cost.partition(",")[0]
     if "GPU" in cost:
         runs = first.split(" ")[0]
-        return f"{runs} G" if runs.isdigit() else "--"
+        return f"{runs} runs" if runs.isdigit() else "CUB"
     for long, short in TIMES.items():
         first = first.replace(long, short)
     return "< 1 min" if first == "s" else first

@@ -182,7 +182,8 @@ def check_exists(path: Path) -> None:
     if not path.exists():
         around = path.absolute().parent
         siblings = [entry.name for entry in around.iterdir()] if around.is_dir() else []
-        raise DataError(f"{path}: folder or file not found{did_you_mean(path.name, siblings)} Check the path.")
+        hint = did_you_mean(path.name, [*siblings, "emoji"])
+        raise DataError(f"{path}: folder or file not found in {around}{hint} Check the path.")
 
 
 def _split_folders(scan: FolderScan, root: Path, folders: list[str]) -> dict[str, str] | None:

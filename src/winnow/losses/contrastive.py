@@ -128,7 +128,7 @@ class MarginLoss(PairLoss):
 
     Args:
         num_classes: Number of classes C. In Python it gives each class its own boundary; labels are then 0 .. C - 1.
-        margin: Half the width of the band between positives and negatives.
+        margin: Distance from the boundary at which positives and negatives no longer contribute.
         beta: Initial distance of the boundary, which is trained.
         nu: Weight of the boundary itself, which keeps it from growing.
         per_class: Whether each class has its own boundary. The config default is false.

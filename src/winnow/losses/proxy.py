@@ -120,7 +120,7 @@ class ProxyAnchorLoss(ProxyLoss):
     Args:
         num_classes: Number of classes of own proxies; None for a loss that is called with `ref_emb`.
         embedding_size: Size of own proxies; None for a loss that is called with `ref_emb`.
-        margin: Similarity delta. Positives above it and negatives below minus it contribute little.
+        margin: Cosine similarity. Positives above it and negatives below minus it contribute little.
         alpha: Sharpness, above 0.
         proxies_per_class: Own proxies of each class, at least 1.
         normalize: Normalization before comparison: "unit", "ball", None, or a function.
@@ -260,7 +260,7 @@ class SoftTripleLoss(ProxyLoss):
         scale: Factor lambda on the similarities of classes, above 0.
         gamma: Temperature of the softmax over the centers of a class, above 0. A small value counts the nearest alone.
         tau: Weight of the term that merges centers, at least 0.
-        margin: Similarity delta by which the class of the query must lead.
+        margin: Cosine similarity by which the class of the query must lead.
         similarity: The "cosine", or minus the "distance".
         normalize: Normalization before comparison: "unit", "ball", None, or a function.
         miner: Selects the pairs to compare. None compares all pairs.

@@ -76,7 +76,7 @@ class GeneralizedLiftedStructureLoss(PairLoss):
     where each query has a positive and a negative; PML averages over the other queries too.
 
     Args:
-        neg_margin: Distance m in the term of the negatives.
+        neg_margin: Distance m up to which negatives are pushed away.
         normalize: Normalization before comparison: "unit", "ball", None, or a function.
         miner: Selects the pairs to compare. None compares all pairs.
     """

@@ -81,14 +81,15 @@ def run_study(study: Study, request: StudyRequest, *, note: str = "") -> StudyRe
 
     Raises:
         ConfigError: If the request does not fit the study.
-        DataError: If data are missing, or nothing is finished and nothing is to be trained.
+        DataError: If data are missing, or no run is finished.
     """
     check_request(study, request)
     provenance = collect_provenance()  # now: another commit may be made before a long study ends
     measured = study.measure(request)
     finished = measured.runs or measured.exact
-    if measured.planned and not finished and not request.train:  # an empty table would replace a full one
-        raise DataError(f"{request.runs}: no run of the study {study.name} is finished. Train its runs first.")
+    if measured.planned and not finished:  # an empty table would replace a full one
+        remedy = "Fix the errors above, and run it again" if request.train else "Train its runs first"
+        raise DataError(f"{request.runs}: no run of the study {study.name} is finished. {remedy}.")
     return make_report(study, request, measured, provenance, note=note)
 
 
@@ -172,7 +173,9 @@ def train_grid(study: GridStudy, request: StudyRequest) -> dict[str, list[StudyR
     if request.train:
         now = [run for variant, seed, run in plan if variant.name in names and seed in seeds]
         _check_data(now)
-        train_in_parallel(now, on_end=lambda outcome: request.note(_describe(outcome)), cache=request.cache)
+        for outcome in train_in_parallel(now, on_end=lambda one: request.note(_describe(one)), cache=request.cache):
+            if outcome.error is not None:
+                request.failed.append(outcome.run.name)
     found: dict[str, list[StudyRun]] = {variant.name: [] for variant, _, _ in plan}
     for variant, seed, run in plan:
         result = run.run_dir.read_result()
@@ -314,7 +317,9 @@ def _check_data(runs: Iterable[PlannedRun]) -> None:
     for run in runs:
         path = run.config.data.path
         if "/" in path and not Path(path).exists() and not run.run_dir.is_finished:
-            raise DataError(f"{path}: folder of the images not found. Put the images there, or name another folder.")
+            raise DataError(
+                f"{path}: folder of the images not found. Put the images there, or name another folder.", hint="data"
+            )
 
 
 def _describe(outcome: RunOutcome) -> str:

@@ -167,6 +167,7 @@ class StudyRequest:
     imports: Sequence[Path] = ()  # JSON files of the study whose finished runs are imported
     options: Sequence[str] = ()  # further options of the command that is shown
     note: Callable[[str], None] = lambda text: None
+    failed: list[str] = field(default_factory=list)  # runs that failed; the runner adds them
     cache: RunCache = field(default_factory=RunCache)  # objects that runs share, such as features
 
     @property

@@ -187,6 +187,9 @@ def build_inputs(
     """
     crops, data = make_crops(config), config.data
     frozen = config.backbone.train == "frozen"
+    storage = data.feature_cache
+    if storage == "auto" and config.backbone.weights == "random":  # no later run has these weights
+        storage = "ram"
     open_store = partial(
         ImageCache if cache is None else cache.store,
         cache=data.image_cache,
@@ -200,10 +203,10 @@ def build_inputs(
             key = None if cache is None else cache.fingerprint(images)
             inputs, skipped = cached(
                 cache,
-                ("features", origin, key, data.feature_cache, data.unreadable_images, device),
+                ("features", origin, key, storage, data.unreadable_images, device),
                 lambda: extract_features(
                     backbone, images, crops, device,
-                    cache=data.feature_cache, on_error=data.unreadable_images,
+                    cache=storage, on_error=data.unreadable_images,
                     progress=callback.progress(f"{title} features"),
                 ),
             )  # fmt: skip

@@ -108,13 +108,15 @@ class DataConfig(Section):
         "raise", description="action on an image that is missing or cannot be read"
     )
     image_cache: Literal["auto", "device", "ram", "none"] = Field("auto", description="storage of decoded images")
-    fingerprint: Literal["times", "contents"] = Field(
-        "times",
-        description="what must be equal on resuming: 'times' compares size, time, and both ends of each file, "
-        "'contents' all of it",
+    fingerprint: Literal["ends", "contents"] = Field(
+        "ends",
+        description="what must be equal on resuming: 'ends' compares the size and both ends of each file, 'contents' "
+        "all bytes",
     )
-    feature_cache: Literal["ram", "disk"] = Field(
-        "ram", description="storage of a frozen backbone's feature maps; later runs reuse those on disk"
+    feature_cache: Literal["auto", "ram", "disk"] = Field(
+        "auto",
+        description="storage of a frozen backbone's feature maps; later runs reuse those on disk; auto: disk for image "
+        "files whose features take at most half of the cache",
     )
 
 
@@ -396,6 +398,10 @@ def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
         yield ConfigKey(f"{kind}.{one.name}", one.default, one.meaning, f"{kind}={name}")
 
 
+STORAGE_KEYS = ("data.feature_cache",)
+"""Keys that may differ between the sessions of a run, because they change no number."""
+
+
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
     """Return the first dotted key in which a recorded run differs, or None.
 
@@ -427,6 +433,8 @@ def _first_difference(section: type[Section] | None, requested: Any, recorded: A
     for name in requested if section is not None else {**requested, **recorded}:
         inner = section_of(section.model_fields[name]) if section is not None else None
         here = f"{key}.{name}" if key else str(name)
+        if here in STORAGE_KEYS:
+            continue
         found = _first_difference(inner, requested.get(name), recorded.get(name), here)
         if found is not None:
             return found

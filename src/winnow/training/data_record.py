@@ -20,7 +20,7 @@ from winnow.data.image_set import first_few
 from winnow.errors import DataError, ModelError
 from winnow.files import open_regular, valid_text
 
-Compare: TypeAlias = Literal["times", "contents"]
+Compare: TypeAlias = Literal["ends", "contents"]
 HEADER = ("split", "class", "image", "size", "time", "digest")
 SAMPLE = 4096
 """Bytes at each end of a file whose digest is recorded, unless whole files are compared."""
@@ -55,12 +55,12 @@ class DataRecord:
     images: Mapping[tuple[str, str], ImageState]
 
     @classmethod
-    def of(cls, splits: Splits, compare: Compare = "times") -> DataRecord:
+    def of(cls, splits: Splits, compare: Compare = "ends") -> DataRecord:
         """Record the images of all splits.
 
         Args:
             splits: Images of a run.
-            compare: "times" records size, time, and a digest of both ends of each file; "contents" a digest of all of
+            compare: "ends" records size, time, and a digest of both ends of each file; "contents" a digest of all of
                 it, which reads every file.
         """
         parts = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
@@ -133,10 +133,14 @@ class DataRecord:
         clauses += [f"{len(names)} images {kind}: {first_few(names)}" for kind, names in kinds.items() if names]
         return clauses
 
-    def check(self, now: DataRecord, run: str) -> None:
-        """Raise `DataError` if the present images differ from the record.
+    def check(self, now: DataRecord, run: str) -> int:
+        """Check the present images.
 
-        The message names the first of them.
+        Returns:
+            Number of files with another modification time, but equal size and digest.
+
+        Raises:
+            DataError: If they differ from the record; the message names the first of them.
         """
         clauses = self.changes(now)
         if clauses:
@@ -144,6 +148,7 @@ class DataRecord:
                 f"{run}: the images changed since this run started: {'; '.join(clauses)}. Restore them, or train a "
                 "new run."
             )
+        return sum(one.time != now.images[key].time for key, one in self.images.items())
 
 
 def _text(name: str) -> str:
@@ -173,7 +178,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
             path = root.path(int(rows[index]))
             state = os.stat(path)
             return ImageState(
-                split, class_name, state.st_size, state.st_mtime_ns, _digest(path, state.st_size, compare)
+                split, class_name, state.st_size, state.st_mtime_ns, digest_file(path, state.st_size, compare)
             )
         except OSError:
             return ImageState(split, class_name, 0, 0, "missing")
@@ -181,7 +186,7 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
     return read
 
 
-def _digest(path: Path, size: int, compare: Compare) -> str:
+def digest_file(path: Path, size: int, compare: Compare) -> str:
     """Return a digest of a file, or of both ends of it."""
     with open_regular(path) as file:
         if compare == "contents":

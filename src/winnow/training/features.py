@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
@@ -17,11 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from winnow.data import CropTransform, ImageCache, ImageSet
+from winnow.data import CropTransform, FileImages, ImageCache, ImageSet, resolve_subset
 from winnow.data.store import OnError, Progress
-from winnow.errors import DataError, OutputError
+from winnow.errors import ConfigError, DataError, OutputError
 from winnow.files import make_folder
 from winnow.models import Backbone
+from winnow.training.data_record import digest_file
 from winnow.training.inputs import CropInputs, FeatureInputs
 
 CPU_BATCH = 8
@@ -32,6 +36,12 @@ CHUNK_BYTES = 64 << 20
 
 _ABANDONED_S = 3600
 
+LIMIT_GB = 8.0
+"""Size of the cache above which the least recently used features are removed; $WINNOW_CACHE_GB replaces it."""
+
+Storage = Literal["auto", "ram", "disk"]
+"""Storage of features; "auto" is the disk if they take at most half of the cache, else RAM."""
+
 
 def extract_features(
     backbone: Backbone,
@@ -39,7 +49,7 @@ def extract_features(
     crops: CropTransform,
     device: torch.device,
     *,
-    cache: Literal["ram", "disk"] = "ram",
+    cache: Storage = "ram",
     on_error: OnError = "raise",
     progress: Progress | None = None,
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
@@ -51,8 +61,12 @@ def extract_features(
     Returns:
         The features, and the (name, reason) of each skipped image.
     """
-    if cache == "disk":
-        return _extract_to_disk(backbone, images, crops, device, on_error, progress)
+    if cache == "disk" or (cache == "auto" and fits_cache(backbone, images, crops, device)):
+        try:
+            return _extract_to_disk(backbone, images, crops, device, on_error, progress)
+        except OutputError:
+            if cache == "disk":
+                raise
     store = _open(images, crops, device, on_error)
     maps: Tensor | None = None
     done = 0
@@ -106,6 +120,94 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "winnow"
 
 
+def cache_limit() -> int:
+    """Return the size in bytes above which the least recently used features are removed.
+
+    Raises:
+        ConfigError: If $WINNOW_CACHE_GB is not a number of at least 0.
+    """
+    text = os.environ.get("WINNOW_CACHE_GB", "")
+    try:
+        size = float(text) if text else LIMIT_GB
+    except ValueError:
+        size = -1.0
+    if not 0 <= size < math.inf:
+        raise ConfigError(f"WINNOW_CACHE_GB: expected a number of at least 0, got '{text}'. Set a size in GB.")
+    return int(size * 1e9)
+
+
+@torch.no_grad()
+def fits_cache(backbone: Backbone, images: ImageSet, crops: CropTransform, device: torch.device) -> bool:
+    """Whether features of image files take at most half of the cache, and a quarter of the free disk space.
+
+    Images that are in memory have no features on disk.
+    """
+    if not isinstance(resolve_subset(images)[0], FileImages):
+        return False
+    height, width = (crops.size, crops.size) if isinstance(crops.size, int) else crops.size
+    one: Tensor = backbone.to(device).freeze()(torch.zeros(1, 3, height, width, device=device))
+    size = len(images) * one.float().nbytes
+    try:
+        make_folder(cache_folder())
+        return size <= cache_limit() / 2 and size <= shutil.disk_usage(cache_folder()).free / 4
+    except (OSError, OutputError):
+        return False
+
+
+@dataclass(frozen=True)
+class CachedChunk:
+    """File of feature maps on disk with its list of keys."""
+
+    index: Path  # its time of modification is that of the last use
+    size: int
+    used: float
+
+    def remove(self) -> None:
+        """Remove the files, first the list, without which the maps do not count."""
+        with suppress(OSError):  # another process removed it, or uses it on Windows
+            self.index.unlink(missing_ok=True)
+            self.index.with_suffix(".npy").unlink(missing_ok=True)
+
+
+def cached_chunks() -> list[CachedChunk]:
+    """Return all chunks of the cache, the least recently used first."""
+    found = []
+    for index in (cache_folder() / "features").glob("*/*.json"):
+        with suppress(OSError):
+            state = index.stat()
+            size = state.st_size + index.with_suffix(".npy").stat().st_size
+            found.append(CachedChunk(index, size, state.st_mtime))
+    return sorted(found, key=lambda one: one.used)
+
+
+def trim_cache(limit: int, kept: Collection[Path] = ()) -> None:
+    """Remove the least recently used chunks until the cache is at most as large as a limit.
+
+    Args:
+        limit: Bytes.
+        kept: Lists of chunks that are in use.
+    """
+    chunks = cached_chunks()
+    size = sum(one.size for one in chunks)
+    for one in chunks:
+        if size <= limit:
+            break
+        if one.index not in kept:
+            one.remove()
+            size -= one.size
+
+
+def _image_key(images: ImageSet, index: int) -> str:
+    """Return a key of an image by path, size, time, and both ends of its file."""
+    root, rows = resolve_subset(images)
+    text = images.cache_key(index)
+    if isinstance(root, FileImages):
+        path = root.path(int(rows[index]))
+        with suppress(OSError):  # the error is raised when the image is read
+            text += digest_file(path, path.stat().st_size, "times")
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
 def _extract_to_disk(
     backbone: Backbone,
     images: ImageSet,
@@ -115,8 +217,10 @@ def _extract_to_disk(
     progress: Progress | None,
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
     """Compute the features that are not on disk yet, and open all."""
-    features = FeatureStore(cache_folder() / "features" / f"{backbone.fingerprint()}-{crops.resize}-{crops.size}")
-    keys = [hashlib.sha256(images.cache_key(i).encode()).hexdigest()[:20] for i in range(len(images))]
+    # Devices and versions of torch differ in the last bits, which the seed of a run must determine.
+    name = f"{backbone.fingerprint()}-{crops.resize}-{crops.size}-{device.type}-{torch.__version__}"
+    features = FeatureStore(cache_folder() / "features" / name)
+    keys = [_image_key(images, i) for i in range(len(images))]
     missing = features.missing(keys)
     skipped: list[tuple[str, str]] = []
     if missing:
@@ -134,7 +238,10 @@ def _extract_to_disk(
             features.add([keys[missing[i]] for i in store.kept], computed)
     rows = np.setdiff1d(np.arange(len(images)), features.missing(keys))
     names = [images.name(int(i)) for i in rows]
-    return FeatureInputs(features.get([keys[i] for i in rows]), images.labels[rows], names, device), skipped
+    maps = features.get([keys[i] for i in rows])
+    if missing:
+        trim_cache(cache_limit(), features.used)
+    return FeatureInputs(maps, images.labels[rows], names, device), skipped
 
 
 def _open(images: ImageSet, crops: CropTransform, device: torch.device, on_error: OnError) -> ImageCache:
@@ -195,7 +302,9 @@ class FeatureStore:
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self.folder = folder
+        self.used: set[Path] = set()  # lists of the chunks whose maps were requested
         self._chunks: list[Tensor] = []
+        self._indices: list[Path] = []
         self._locations: dict[str, tuple[int, int]] = {}
         for index in sorted(folder.glob("*.json")):
             self._open(index)
@@ -211,6 +320,10 @@ class FeatureStore:
     def get(self, keys: Sequence[str]) -> MappedFeatures:
         """Return the maps of keys that are all in the store."""
         locations = np.array([self._locations[key] for key in keys], dtype=np.int64).reshape(-1, 2)
+        self.used |= {self._indices[chunk] for chunk in np.unique(locations[:, 0])}
+        for index in self.used:
+            with suppress(OSError):  # the cache belongs to another user
+                os.utime(index)
         return MappedFeatures(self._chunks, locations)
 
     def add(self, keys: Sequence[str], parts: Iterable[Tensor]) -> None:
@@ -255,6 +368,7 @@ class FeatureStore:
         if len(maps) == len(keys):
             self._locations.update({key: (len(self._chunks), row) for row, key in enumerate(keys)})
             self._chunks.append(maps)
+            self._indices.append(index)
 
     def _write(self, path: Path, write: Callable[[IO[bytes]], object]) -> None:
         partial = None

@@ -126,7 +126,13 @@ def iter_run(
     record = _record_data(config, splits, cache) if processes.is_first else None
     data_digest = ""
     if resume and record is not None:
-        data_digest = run_dir.check_data(record)  # before the config, some of whose values follow from the data
+        # Before the config is compared, because some of its values follow from the data.
+        data_digest, touched = run_dir.check_data(record)
+        if touched and config.data.fingerprint == "ends":
+            callback.message(
+                f"{touched} images have another modification time, and the size and both ends of before; "
+                "data.fingerprint=contents would compare all bytes"
+            )
         if not data_digest:
             callback.message("this run recorded no images when it started (version 0.1.0): assumed to be unchanged")
     if resume and not run_dir.checkpoint_file.exists():  # otherwise the checkpoint's config is compared

@@ -129,22 +129,22 @@ class RunDir:
         write_checked(self.data_file, record.write, adopt=self._checked)
         return record.digest()
 
-    def check_data(self, now: DataRecord) -> str:
+    def check_data(self, now: DataRecord) -> tuple[str, int]:
         """Compare the images of the run with the present ones.
 
         Returns:
-            Digest of the record; "" if there is none, as in version 0.1.0.
+            Digest of the record, "" if there is none, as in version 0.1.0; and the number of files whose time changed
+            and whose size and digest did not.
 
         Raises:
             DataError: If images were removed, added, replaced, or moved to another class or split.
             ModelError: If the record is damaged.
         """
         if not self.data_file.is_file():
-            return ""
+            return "", 0
         check_file(self.data_file)
         record = DataRecord.read(self.data_file)
-        record.check(now, str(self.path))
-        return record.digest()
+        return record.digest(), record.check(now, str(self.path))
 
     def read_result(self) -> RunResult | None:
         """Return the result; None if the run is not finished.
