@@ -132,9 +132,8 @@ class Benchmark:
             f"{self.name}: {part} has {one['found']:,} of {one['expected']:,} images"
             for part, one in self.missing.items()
         )
-        return Splits(
-            train, val, self.test, (*self.notes, *notes), gallery=self.gallery, ks=self.ks, missing=self.missing
-        )
+        notes = self.notes + missing
+        return Splits(train, val, self.test, notes, gallery=self.gallery, ks=self.ks, missing=self.missing)
 
     def _split_fold(self, fold: int, folds: int) -> tuple[ImageSet, ImageSet]:
         """Return the training and the validation images of a fold."""
