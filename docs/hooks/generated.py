@@ -97,6 +97,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "datasets": parts.datasets,
     "protocols": published.protocols,
     "reranking": partial(published.selected, "reranking", "method", "GSP"),
+    "security": partial(_top_level, "SECURITY.md"),
     "studies": studies.overview,
     "serving": partial(benchmark_results.benchmark, "serve"),
     "training": partial(benchmark_results.benchmark, "train"),
