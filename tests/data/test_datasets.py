@@ -265,6 +265,17 @@ def test_inshop_has_queries_and_a_gallery_of_the_same_items(tmp_path: Path) -> N
     assert found.splits(fold=1).gallery is found.gallery
 
 
+@pytest.mark.parametrize(("size", "expected"), [(256, "as in Img/img.zip"), (300, "not the images of Img/img.zip")])
+def test_inshop_names_the_archive_of_its_images(tmp_path: Path, size: int, expected: str) -> None:
+    synthetic_datasets.inshop(tmp_path, train=2, test=2, size=size)
+    small = InShop(train=8, queries=4, gallery=4, train_classes=2, test_classes=2)
+    (note,) = small.load(tmp_path).splits(on_test=True).notes
+    assert expected in note
+    for file in tmp_path.rglob("*.jpg"):
+        file.write_bytes(b"no image")
+    assert "unknown" in small.check(tmp_path)[0].notes[0]
+
+
 @pytest.mark.parametrize("version", ["python2", "python3", "binary", "folders"])
 def test_cifar_is_read_in_all_versions(tmp_path: Path, version: str) -> None:
     made = synthetic_datasets.cifar100(tmp_path, version)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from winnow import Embedder
 from winnow.index import Index
-from winnow.serve import create_app
+from winnow.serve import Limits, create_app
 from winnow.serve.app import base_url, bind
 from winnow.serve.middleware import LOOPBACK
 
@@ -70,13 +70,19 @@ def resident_bytes() -> int:
 
 
 @contextmanager
-def served(index: Index, **settings: Any) -> Iterator[str]:
-    """Run the service in a thread, on a free port."""
+def served(index: Index, *, limits: Limits | None = None, **settings: Any) -> Iterator[str]:
+    """Run the service in a thread, on a free port; it stops at once, also during requests."""
     import uvicorn
 
+    from winnow.serve.connections import connection_class
+
+    limits = limits or Limits()
     listener = bind("127.0.0.1", 0)
-    app = create_app(index, hosts=LOOPBACK, **settings)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    app = create_app(index, limits=limits, hosts=LOOPBACK, **settings)
+    config = uvicorn.Config(
+        app, log_level="warning", ws="none", http=connection_class(limits), timeout_graceful_shutdown=0
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, features
 
 from tests.serve.samples import encoded, resident_bytes, served
-from winnow.errors import OutputError
+from winnow.errors import DataError, OutputError
 from winnow.index import Index
 from winnow.serve import Limits, create_app
 from winnow.serve.app import base_url, bind, is_loopback
@@ -205,9 +205,44 @@ def test_other_host_names_are_rejected(index: Index) -> None:
         assert client.get("/health").status_code == 200
         for host, status in [
             ("127.0.0.1:99", 200), ("[::1]:99", 200), ("LOCALHOST", 200), ("evil.example", 421),
-            ("localhost.evil.example:80", 421), ("", 421), ("[::1", 200), ("127.0.0.1.nip.io", 421),
+            ("localhost.evil.example:80", 421), ("", 421), ("[::1", 421), ("127.0.0.1.nip.io", 421),
+            ("localhost:", 421), ("localhost:8080:1", 421), ("localhost:evil", 421), ("[localhost]", 421), ("::1", 421),
+            ("localhost, evil", 421), ("localhost.", 421),
         ]:  # fmt: skip
             assert client.get("/health", headers={"Host": host}).status_code == status, host
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200), ({"Origin": "http://localhost"}, 200), ({"Origin": "http://LOCALHOST"}, 200),
+        ({"Origin": "null"}, 403), ({"Origin": "http://localhost:81"}, 403), ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://localhost.evil.example"}, 403), ({"Origin": ""}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200), ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 200), ({"Sec-Fetch-Site": "same-site", "Origin": "http://localhost"}, 403),
+    ],
+)  # fmt: skip
+def test_uploads_from_other_sites_are_rejected(
+    client: TestClient, photo: bytes, headers: dict[str, str], status: int
+) -> None:
+    answer = client.post("/api/search", content=photo, headers={"Host": "localhost", **headers})
+    assert answer.status_code == status, answer.text
+
+
+def test_readiness_follows_the_verification_of_the_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestClient(create_app(index, token="secret")) as client:
+        assert client.get("/ready").status_code == 200
+        monkeypatch.setattr(Index, "check", lambda self: False)
+        assert client.get("/ready").status_code == 503
+        assert "being verified" in client.get("/ready").json()["detail"]
+
+        def damaged(self: Index) -> bool:
+            raise DataError("vectors.npy: damaged.")
+
+        monkeypatch.setattr(Index, "check", damaged)
+        assert client.get("/ready").json() == {"detail": "vectors.npy: damaged."}
+        assert client.get("/health").status_code == 200
 
 
 def test_the_token(index: Index) -> None:

@@ -98,11 +98,15 @@ def verify_dataset(
     accept_missing: bool = _ACCEPT,
 ) -> None:
     """Count images and classes, and list missing images."""
+    from winnow.cli.console import echo
     from winnow.data.datasets import DATASETS
 
     one = DATASETS[name]
     root = folder or one.default_root
-    report_missing(one, root, one.check(root)[1], accept_missing)
+    contents, missing = one.check(root)
+    for text in contents.notes:
+        echo(text)
+    report_missing(one, root, missing, accept_missing)
 
 
 def report_missing(one: Dataset, root: Path, missing: Sequence[MissingImages], accept: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import mmap
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
@@ -251,6 +252,12 @@ class Verification:
         if self._failure is not None:
             raise self._failure
 
+    def check(self) -> bool:
+        """Return whether all files are verified by now; raises the error of a damaged file."""
+        is_done = self._thread is None or not self._thread.is_alive()
+        self.raise_failure()
+        return is_done
+
     def wait(self) -> None:
         """Wait until all files are verified; raises the error of a damaged file."""
         if self._thread is not None:
@@ -290,11 +297,26 @@ class Generation:
             raise DataError(f"{folder}: {IDS} or {VECTORS} is damaged ({error}). {REBUILD}") from None
         if manifest is not None:
             self._check_sizes(manifest)
+        self._bytes = self._file_bytes()
         self.verification = Verification(folder, self.vectors)
         self.table = EntryTable(folder / ENTRIES)
         if manifest is not None and (count := self.table.count()) != manifest.count:
             raise DataError(f"{folder / ENTRIES}: expected {manifest.count} entries, got {count}. {REBUILD}")
         self._order = np.argsort(self.ids)
+
+    def check_length(self) -> None:
+        """Check the length of the mapped file, because reading beyond its end would end the process (SIGBUS).
+
+        Raises:
+            DataError: If the file was cut short after it was opened.
+        """
+        if self._file_bytes() < self._bytes:
+            raise DataError(f"{self.folder / VECTORS}: file was cut short while it is in use. {REBUILD}")
+
+    def _file_bytes(self) -> int:
+        """Return the length of the mapped file, also if it was removed since; 0 if it is not mapped."""
+        mapped = self.vectors.base
+        return mapped.size() if isinstance(mapped, mmap.mmap) else 0
 
     def _check_sizes(self, manifest: Manifest) -> None:
         expected = ((manifest.count,), "int64"), ((manifest.count, manifest.dim), manifest.dtype)

@@ -23,7 +23,7 @@ from torch import Tensor
 from winnow.data import UNLABELED, FileImages, ImageSet, available_cores, read_collection, read_image
 from winnow.errors import DataError, OutputError
 from winnow.evaluation.inputs import Array, as_embeddings
-from winnow.files import valid_text
+from winnow.files import create_array, valid_text
 from winnow.index.embedding import (
     Progress,
     ProgressFactory,
@@ -415,7 +415,7 @@ def write_generation(
         folder.mkdir(parents=True)
         np.save(folder / IDS, np.array([row.id for row in rows], dtype=np.int64))
         if rows:
-            vectors = np.lib.format.open_memmap(folder / VECTORS, mode="w+", dtype=dtype, shape=(len(rows), dim))
+            vectors = create_array(folder / VECTORS, dtype, (len(rows), dim))
         else:
             np.save(folder / VECTORS, np.zeros((0, dim), dtype=dtype))
             vectors = None

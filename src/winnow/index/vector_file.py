@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from winnow.data import ImageSet
 from winnow.errors import ConfigError, DataError, MissingExtraError
-from winnow.files import write_atomically, write_text
+from winnow.files import create_array, write_atomically, write_text
 from winnow.index.embedding import ProgressFactory, class_name, content_hashes, full_name, no_progress
 from winnow.index.update import Journal, embed_new, no_readable_images
 
@@ -121,7 +121,7 @@ def _write_npy(path: Path, content: _Content) -> None:
 
     def write(partial: Path) -> None:
         shape = (len(content.hashes), content.dim)
-        vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
+        vectors = create_array(partial, np.float32, shape)
         for rows, chunk in content.chunks():
             vectors[rows] = chunk
         vectors.flush()

@@ -14,12 +14,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import winnow
-from winnow.errors import ConfigError, OutputError
+from winnow.errors import ConfigError, OutputError, WinnowError
 from winnow.index import Index
 from winnow.palette import palette_css
 from winnow.serve import schemas
 from winnow.serve.api import create_router
-from winnow.serve.middleware import LOOPBACK, Limits, LimitsMiddleware, Metrics
+from winnow.serve.middleware import LOOPBACK, Limits, LimitsMiddleware, Metrics, RequestError
 from winnow.serve.prototypes import PrototypeSampler
 from winnow.serve.service import SearchService
 
@@ -71,6 +71,16 @@ def create_app(
         """Return that the service runs; needs no token."""
         return schemas.HealthResponse(entries=len(index))
 
+    @app.get("/ready", tags=["service"], responses={503: {"model": schemas.ErrorResponse}})
+    async def ready() -> schemas.HealthResponse:
+        """Return that searches are answered: the files of the index are verified; needs no token."""
+        try:
+            if not index.check():
+                raise RequestError(503, "index: its files are being verified. Try again later.")
+        except WinnowError as error:
+            raise RequestError(503, str(error)) from None
+        return schemas.HealthResponse(entries=len(index))
+
     @app.get("/metrics", response_class=PlainTextResponse, tags=["service"])
     async def show_metrics() -> PlainTextResponse:
         """Return counts, times, and memory in the Prometheus text format."""
@@ -119,13 +129,15 @@ def serve(index: Index, listener: socket.socket, host: str, *, limits: Limits, t
     """
     import uvicorn
 
+    from winnow.serve.connections import connection_class
+
     if token == "":
         raise ConfigError("token: empty. Omit it, or use a long random text.")
     hosts = LOOPBACK | {host} if is_loopback(host) else None
     app = create_app(index, limits=limits, token=token, hosts=hosts)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="on",
-        timeout_keep_alive=15, timeout_graceful_shutdown=5, limit_concurrency=8 * limits.max_requests,
+        timeout_keep_alive=15, timeout_graceful_shutdown=5, http=connection_class(limits),
         h11_max_incomplete_event_size=32_768,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])

@@ -47,10 +47,12 @@ class DatasetParts:
     Attributes:
         parts: Images of each part.
         absent: Names that are listed but missing, by part: files, or classes with too few images.
+        notes: Sentences for the user about which copy of the dataset it is.
     """
 
     parts: Mapping[str, ImageSet]
     absent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Benchmark:
         ks: Ranks of R@k that results report.
         missing: Accepted missing images by part: "found" and "expected" images, and "names" of missing files.
         folds_by: Unit of the folds: classes, or images of each class; None without folds.
+        notes: Sentences for the user about which copy of the dataset it is.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Benchmark:
     ks: tuple[int, ...] = (1, 2, 4, 8)
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     folds_by: FoldsBy | None = "classes"
+    notes: tuple[str, ...] = ()
 
     def splits(self, fold: int | None = None, folds: int = 4, *, on_test: bool = False) -> Splits:
         """Return training, validation, and test images.
@@ -124,10 +128,11 @@ class Benchmark:
         elif fold is not None or val is None:
             train, val = self._split_fold(1 if fold is None else fold, folds)
         assert val is not None, "one of the three branches sets it"
-        notes = tuple(
+        missing = tuple(
             f"{self.name}: {part} has {one['found']:,} of {one['expected']:,} images"
             for part, one in self.missing.items()
         )
+        notes = self.notes + missing
         return Splits(train, val, self.test, notes, gallery=self.gallery, ks=self.ks, missing=self.missing)
 
     def _split_fold(self, fold: int, folds: int) -> tuple[ImageSet, ImageSet]:
@@ -309,7 +314,7 @@ class Dataset(ABC):
         return Benchmark(
             name=self.name, train=parts["train"], test=parts["test"], val=parts.get("val"),
             gallery=parts.get("gallery"), ks=self.ks, folds_by=self.folds_by,
-            missing={one.part: one.to_dict(MAX_NAMES_IN_RESULT) for one in missing},
+            missing={one.part: one.to_dict(MAX_NAMES_IN_RESULT) for one in missing}, notes=contents.notes,
         )  # fmt: skip
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from PIL import Image
 
 from winnow.data.datasets.base import Dataset, DatasetParts
 from winnow.data.datasets.label_files import Row, build_listed_parts, find, line_error, read_lines
 from winnow.errors import DataError
+from winnow.files import open_regular
 
 _PARTS = {"train": "train", "query": "test", "gallery": "gallery"}
+_OFFICIAL_SIZE = (256, 256)
+_SAMPLE = 50
 
 
 class InShop(Dataset):
@@ -16,7 +23,8 @@ class InShop(Dataset):
 
     Split by class: 3,997 items train (25,882 images), 3,985 items test (14,218 queries, 12,612 gallery images). Items
     are in the order of their ids, and so are the folds of the training items.
-    Layout: `list_eval_partition.txt` and `img/`.
+    Layout: `list_eval_partition.txt` and `img/`, from the archive `Img/img.zip` and not `img_highres.zip`. A note names
+    the archive that the images are from.
     License: non-commercial research; the owners give the files on request.
 
     Args:
@@ -71,4 +79,32 @@ class InShop(Dataset):
         images = find(root, "img", "Img/img")
         if images is None:
             raise DataError(f"{root}: folder img not found. Unpack the images next to list_eval_partition.txt.")
-        return build_listed_parts(root, rows, [*train, *test], parts, at=images.parent)
+        found = build_listed_parts(root, rows, [*train, *test], parts, at=images.parent)
+        return replace(found, notes=(describe_archive([images.parent / row.path for row in rows]),))
+
+
+def describe_archive(files: Sequence[Path]) -> str:
+    """Describe which archive of the dataset a folder holds, by the sizes of a sample of its images.
+
+    The published results use `Img/img.zip`, whose images are 256 x 256. Those of `img_highres.zip` are larger.
+    """
+    sizes = [size for file in files[:: max(1, len(files) // _SAMPLE)] if (size := _image_size(file)) is not None]
+    if not sizes:
+        return "inshop: no image of the sample can be read, so the archive is unknown"
+    other = [size for size in sizes if size != _OFFICIAL_SIZE]
+    if not other:
+        return f"inshop: {len(sizes)} sampled images are 256 x 256, as in Img/img.zip"
+    width, height = other[0]
+    return (
+        f"inshop: {len(other)} of {len(sizes)} sampled images are not 256 x 256 (first: {width} x {height}), so these "
+        "are not the images of Img/img.zip. Results are not comparable with published ones."
+    )
+
+
+def _image_size(file: Path) -> tuple[int, int] | None:
+    """Return width and height from the header of an image; None if it cannot be read."""
+    try:
+        with open_regular(file) as content, Image.open(content) as image:
+            return image.size
+    except Exception:  # Pillow raises many types of errors on damaged files
+        return None
