@@ -137,7 +137,7 @@ def find_methods(device: torch.device) -> tuple[dict[str, Method], list[str]]:
     methods: dict[str, Method] = {"winnow": evaluate_with_winnow}
     notes: list[str] = []
     if find_spec("pytorch_metric_learning") is None or find_spec("faiss") is None:
-        notes.append("pytorch-metric-learning or faiss is not installed: skipped. Run pip install winnow-dml[test].")
+        notes.append("pytorch-metric-learning or faiss is not installed: skipped. Run pip install '.[test]'.")
     elif device.type == "cuda" and not _has_faiss_gpu():
         notes.append("faiss has no GPU support: pytorch-metric-learning is skipped on the GPU.")
     else:

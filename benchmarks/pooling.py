@@ -83,7 +83,7 @@ def run_pooling(
     cases += [PoolingCase(batches[-1], sizes[0], dtype, eps=20.0, near=True) for dtype in dtypes]
     notes = ["Runs rotate among inputs that together exceed the cache of the GPU."] * cuda
     if not has_pot():
-        notes.append("POT is not installed: skipped. Run pip install winnow-dml[test].")
+        notes.append("POT is not installed: skipped. Run pip install '.[test]'.")
     copy = _time_copy(repeats) if cuda else None
     # The C library returns small heaps to the system again and again until it has seen a larger tensor come and go,
     # as one does in training; its page faults would be timed with every method.

@@ -1,19 +1,22 @@
 """Documentation: its commands exist and its generated pages are complete; tests/docs runs its code."""
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
 import typer
 
 import benchmarks.__main__
+from tests.browser import DESKTOP, VIEWS, expect, launched, low_contrast, opened, overflow
 from tests.docs.blocks import FENCE, PAGES, ROOT, blocks, name, words_of
 from winnow.cli.main import app
 from winnow.cli.protocol import chapter_of
@@ -198,17 +201,6 @@ def test_the_site_has_six_tabs_whose_pages_exist(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "page"),
-    [("install", "install.html"), ("finetune", "faq.html"), ("DINOv2", "faq.html"), ("glossary", "glossary.html")],
-)
-def test_search_lists_a_title_with_the_word_people_use(site, word, page):
-    index = json.loads((site / "search/search_index.json").read_text())
-    titled = [one["location"] for one in index["docs"] if word.lower() in one["title"].lower()]
-    assert any(location.startswith(page) for location in titled)
-
-
-@pytest.mark.slow
 def test_a_tooltip_explains_the_first_use_of_a_term(site):
     page = (site / "concepts/metric_learning.html").read_text()
     assert page.count('<abbr title="precision at the rank') == 1
@@ -224,6 +216,58 @@ def test_pages_need_nothing_from_outside(site):
         assert 'class="arithmatex"' not in html, f"an equation of {page.name} is not set"
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import\s*)[\"']?(?:https?:)?//", sheet.read_text()), sheet
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Serve the site: its search runs in a worker, which pages that are opened as files cannot start."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as browser:
+        yield browser
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("view", VIEWS)
+def test_first_pages_fit_their_window_and_are_readable(browser, address, view):
+    for page in ("index", "install", "faq", "results", "concepts/metric_learning"):
+        with opened(browser, f"{address}{page}.html", address, **view) as tab:
+            assert overflow(tab) == 0, page
+            assert low_contrast(tab) == [], page
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("word", "page"), [("install", "install"), ("finetune", "faq"), ("dinov2", "faq"), ("glossary", "glossary")]
+)
+def test_search_finds_the_words_people_use(browser, address, word, page):
+    with opened(browser, f"{address}index.html?q={word}", address, **DESKTOP) as tab:
+        expect(tab.locator(".md-search-result__link").first).to_have_attribute("href", re.compile(rf"/{page}\.html"))
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_commands_are_copied_without_their_prompt(browser, address):
+    view = {**DESKTOP, "permissions": ["clipboard-read", "clipboard-write"]}
+    with opened(browser, f"{address}index.html", address, **view) as tab:
+        tab.locator("button.md-clipboard, .md-code__button").first.click()
+        tab.wait_for_function("navigator.clipboard.readText().then((text) => text.length > 0)")
+        copied = tab.evaluate("navigator.clipboard.readText()")
+    first = next(block for block in blocks(ROOT / "docs/index.md") if block.language == "console")
+    assert copied.splitlines() == first.commands()
 
 
 def test_equations_are_set():

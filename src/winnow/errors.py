@@ -10,6 +10,7 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class WinnowError(Exception):
@@ -70,9 +71,10 @@ class MissingExtraError(WinnowError, ImportError):
     exit_code = 6
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} requires {package}. Install it with: {sys.executable} -m pip install 'winnow-dml[{extra}]'"
-        )
+        root = Path(__file__).resolve().parents[2]
+        is_checkout = (root / "pyproject.toml").is_file() and (root / "src/winnow").is_dir()
+        target = f"-e '{root}[{extra}]'" if is_checkout else f"'winnow-dml[{extra}]'"
+        super().__init__(f"{purpose} requires {package}. Install it with: {sys.executable} -m pip install {target}")
 
 
 def add_component_hint(error: Exception) -> str:

@@ -54,7 +54,7 @@ def test_the_least_recently_used_features_are_removed_first(cache: Path) -> None
     trim_cache(2 * size)
     assert [one.index for one in cached_chunks()] == [middle, new]
     assert not old.with_suffix(".npy").exists()
-    trim_cache(0, kept={middle})
+    trim_cache(0, in_use={middle})
     assert [one.index for one in cached_chunks()] == [middle]
 
 

@@ -158,8 +158,8 @@ def describe_drop(trained: Mapping[str, float], untrained: Mapping[str, float]) 
     if rise <= 0 or drop >= 0:
         return None
     return (
-        f"MAP@R rose by {rise:.1f} points and P@1 fell by {-drop:.1f}: more images of a class are near, fewer are "
-        "nearest. If only the nearest image counts, select the checkpoint by train.monitor=P@1."
+        f"In this table MAP@R rises by {rise:.1f} points and P@1 falls by {-drop:.1f}: more images of a class are near "
+        "and fewer are nearest. If only the nearest image counts, select the checkpoint by train.monitor=P@1."
     )
 
 

@@ -180,19 +180,19 @@ def cached_chunks() -> list[CachedChunk]:
     return sorted(found, key=lambda one: one.used)
 
 
-def trim_cache(limit: int, kept: Collection[Path] = ()) -> None:
+def trim_cache(limit: int, in_use: Collection[Path] = ()) -> None:
     """Remove the least recently used chunks until the cache is at most as large as a limit.
 
     Args:
         limit: Bytes.
-        kept: Lists of chunks that are in use.
+        in_use: Lists of chunks that stay.
     """
     chunks = cached_chunks()
     size = sum(one.size for one in chunks)
     for one in chunks:
         if size <= limit:
             break
-        if one.index not in kept:
+        if one.index not in in_use:
             one.remove()
             size -= one.size
 
@@ -204,7 +204,7 @@ def _image_key(images: ImageSet, index: int) -> str:
     if isinstance(root, FileImages):
         path = root.path(int(rows[index]))
         with suppress(OSError):  # the error is raised when the image is read
-            text += digest_file(path, path.stat().st_size, "times")
+            text += digest_file(path, path.stat().st_size, "ends")
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
