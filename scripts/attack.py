@@ -116,9 +116,10 @@ def start(words: list[object], err: Path) -> int:
     child = os.fork()
     if child:
         return child
-    descriptor = os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = open(err, "w", buffering=1)  # noqa: SIM115
     for stream in (1, 2):
-        os.dup2(descriptor, stream)
+        os.dup2(output.fileno(), stream)
+    sys.stdout = sys.stderr = output
     sys.argv = ["winnow", *map(str, words)]
     code = 70
     try:
