@@ -179,7 +179,7 @@ class LimitsMiddleware:
         self.metrics.in_flight.set(self._in_flight)
 
     def _admit(self, upload: _Upload) -> RequestError | None:
-        """Count an upload, in place of the one without data for longest if there are too many."""
+        """Count an upload; if there are too many, end the one without data for longest."""
         self._uploads = {one for one in self._uploads if not one.is_complete}
         if len(self._uploads) >= self.limits.max_requests:
             slowest = min(self._uploads, key=lambda one: one.last)

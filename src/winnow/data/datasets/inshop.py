@@ -86,7 +86,7 @@ class InShop(Dataset):
 def describe_archive(files: Sequence[Path]) -> str:
     """Describe which archive of the dataset a folder holds, by the sizes of a sample of its images.
 
-    The published results use `Img/img.zip`, whose images are 256 x 256. Those of `img_highres.zip` are larger.
+    The published results use `Img/img.zip`, whose images are 256 x 256. The images of `img_highres.zip` are larger.
     """
     sizes = [size for file in files[:: max(1, len(files) // _SAMPLE)] if (size := _image_size(file)) is not None]
     if not sizes:
