@@ -16,7 +16,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 ROUTES = [
     ("/api/search", "POST"), ("/api/search/{key}", "GET"), ("/api/similar/{id}", "GET"), ("/api/weights", "GET"),
     ("/api/thumbnail/{id}", "GET"), ("/api/prototypes", "GET"), ("/api/prototypes/{prototype}", "GET"),
-    ("/api/about", "GET"), ("/health", "GET"), ("/metrics", "GET"),
+    ("/api/about", "GET"), ("/health", "GET"), ("/ready", "GET"), ("/metrics", "GET"),
 ]  # fmt: skip
 MAGIC = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\x00\x00\x00\x00WEBP", b"GIF89a", b"BM", b""]
 
