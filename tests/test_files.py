@@ -11,7 +11,7 @@ import pytest
 
 from winnow import Index
 from winnow.errors import DataError, OutputError
-from winnow.files import create_array
+from winnow.files import create_array, parse_json
 
 
 @pytest.fixture
@@ -79,3 +79,10 @@ def test_a_file_that_is_cut_short_ends_a_search_and_not_the_process(tmp_path: Pa
     assert index.search(vectors[:2], k=1).ids[:, 0].tolist() == index.ids[:2].tolist()
     file.unlink()  # a change of the index removes the file, which stays mapped
     assert index.search(vectors[:2], k=1).ids[:, 0].tolist() == index.ids[:2].tolist()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "{"])
+def test_json_that_cannot_be_parsed_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply|line 1"):
+        parse_json(text)
+    assert parse_json('{"a": [1]}') == {"a": [1]}

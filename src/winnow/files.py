@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -51,6 +52,18 @@ def read_text(path: str | Path, *, encoding: str = "utf-8", max_bytes: int = MAX
     """
     with open_regular(path, max_bytes=max_bytes) as file:
         return file.read(max_bytes).decode(encoding)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: If the text is no JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def valid_text(name: str) -> str:

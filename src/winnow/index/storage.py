@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from winnow.errors import DataError, ModelError, WinnowError
-from winnow.files import lock, valid_text, write_text
+from winnow.files import lock, parse_json, read_text, valid_text, write_text
 from winnow.index.finders import Finder, Positions, Vectors, open_finder
 from winnow.integrity import check_file, read_checksums, report_unverified
 
@@ -75,11 +75,11 @@ class Manifest:
             raise DataError(f"{folder}: not an index, {MANIFEST} is missing. Build an index first.")
         damaged = f"{file}: file is damaged. Build the index again."
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = parse_json(read_text(file))
             checksum = content.pop(CHECKSUM, None)
             changed = checksum is not None and checksum != _checksum(content)
             name, version = content.pop("format"), content.pop("version")
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             raise DataError(damaged) from None
         if name != "winnow-index" or version != VERSION:
             raise ModelError(

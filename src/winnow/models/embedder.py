@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from winnow.data import CropTransform, ImageCache, ImageSet, read_image, upright_rgb
 from winnow.errors import ConfigError, ModelError, add_component_hint
-from winnow.files import read_text, write_text
+from winnow.files import parse_json, read_text, write_text
 from winnow.functional import NORMALIZERS, PoolingOutput
 from winnow.integrity import SUMS, check_file, write_checked, write_checked_text
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, probe_features
@@ -473,11 +473,11 @@ def _read_saved(folder: Path) -> tuple[ModelConfig, CustomNetwork | None]:
         raise ModelError(f"{folder}: no saved model, {CONFIG_FILE} is missing. Use a folder that winnow wrote.")
     check_file(file, remedy=RESTORE)
     try:
-        tree = json.loads(read_text(file))
+        tree = parse_json(read_text(file))
         custom = tree.pop(CUSTOM_KEY, None) if isinstance(tree, dict) else None
         record = None if custom is None else CustomNetwork.model_validate(custom)
         return make_section(ModelConfig, tree), record
-    except (OSError, ValueError, RecursionError, ConfigError, ValidationError) as error:
+    except (OSError, ValueError, ConfigError, ValidationError) as error:
         raise ModelError(f"{file}: config cannot be read: {error}{add_component_hint(error)}") from None
 
 

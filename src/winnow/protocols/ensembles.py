@@ -14,7 +14,7 @@ from torch import Tensor
 
 from winnow.errors import DataError, ModelError
 from winnow.evaluation import retrieval_metrics
-from winnow.files import write_text
+from winnow.files import parse_json, write_text
 from winnow.functional import NORMALIZERS, Normalizer
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun
 from winnow.protocols.statistics import Values, list_ensembles, mean_of_members
@@ -202,7 +202,7 @@ def _read_cache(
 ) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
     """Return the cached members, and the metrics of ensembles whose members did not change."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         if content["settings"] != settings:
             return {}, {}
         same = {name: mark for name, mark in content["members"].items() if hashes.get(name, mark) == mark}

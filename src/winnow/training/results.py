@@ -22,6 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 import winnow
+from winnow.files import parse_json
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow")
 
@@ -57,7 +58,7 @@ class Record(BaseModel):
         Raises:
             ValueError: If the text is not a JSON object or a value has another type.
         """
-        values = json.loads(text)
+        values = parse_json(text)
         if not isinstance(values, dict):
             raise ValueError(f"text: expected a JSON object, got {type(values).__name__}. Check the file.")
         return cls.from_dict(values)

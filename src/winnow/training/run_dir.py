@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError, add_component_hint
-from winnow.files import lock, make_folder
+from winnow.files import lock, make_folder, parse_json
 from winnow.integrity import check_file, forget_checksum, write_checked, write_checked_text
 from winnow.training.config import RunConfig, first_difference, make_config
 from winnow.training.data_record import DataRecord
@@ -185,7 +185,7 @@ class RunDir:
         """
         try:
             lines = self.log_file.read_text(encoding="utf-8").splitlines()
-            return [ValidationEntry.from_dict(json.loads(line)) for line in lines]
+            return [ValidationEntry.from_dict(parse_json(line)) for line in lines]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise ModelError(f"{self.log_file}: file missing or damaged. Restore it or train again.") from None
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,7 +14,7 @@ from typing import Any
 import yaml
 
 from winnow.errors import ConfigError, DataError, ModelError, add_component_hint
-from winnow.files import make_folder, write_text
+from winnow.files import make_folder, parse_json, write_text
 from winnow.training.config import RunConfig, first_difference, make_config
 from winnow.training.objective import check_components, check_objective
 from winnow.training.overrides import load_config
@@ -143,7 +142,7 @@ def read_plan(folder: Path) -> list[PlannedRun]:
         # A file that is cut off would read with default settings and missing runs.
         if not text.endswith("\n") or (text.startswith("#") and not text.startswith(f"{_head(read)}\n")):
             raise ValueError
-    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError, RecursionError):
         raise ModelError(f"{file}: file missing or damaged. Restore it, or resume its runs one by one.") from None
     try:
         planned = {run_dir: make_config(tree) for _, tree, run_dir in read if not run_dir.config_file.is_file()}
@@ -284,7 +283,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
         DataError: If the file cannot be read or lacks the settings of its runs.
     """
     try:
-        records: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"]
+        records: list[dict[str, Any]] = parse_json(file.read_text(encoding="utf-8"))["runs"]
         complete = all({"config", "metrics", "best_step", "steps"} <= set(record) for record in records)
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(

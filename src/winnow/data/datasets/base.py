@@ -14,7 +14,7 @@ import numpy as np
 
 from winnow.data.image_set import ImageSet, Splits, first_few
 from winnow.errors import ConfigError, DataError, did_you_mean
-from winnow.files import write_text
+from winnow.files import parse_json, write_text
 
 FoldsBy = Literal["classes", "images"]
 
@@ -360,7 +360,7 @@ def read_record(root: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
     try:
-        record: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, dict[str, Any]] = parse_json(path.read_text(encoding="utf-8"))
         for parts in record.values():
             for one in parts.values():
                 _ = int(one["found"]), list(one["names"])
