@@ -4,7 +4,7 @@
     python scripts/attack.py flips disk # some of them
     python scripts/attack.py --scale 10 # ten times as many trials
 
-Writes results/security/attack.json and the table in docs/security.md. Each command is called in a process of its own,
+Writes results/security/attack.json and the table in docs/security.md. Each command is called in a separate process,
 so a crash is counted. The attack on disks mounts small file systems, which requires root.
 """
 
@@ -41,6 +41,7 @@ from winnow.cli import run  # noqa: E402
 from winnow.data import read_image  # noqa: E402
 from winnow.errors import WinnowError  # noqa: E402
 from winnow.index import Index  # noqa: E402
+from winnow.integrity import check_file, write_checked  # noqa: E402
 from winnow.serve import Limits  # noqa: E402
 from winnow.training import RunDir, load_config  # noqa: E402
 from winnow.training.build import resolve_config  # noqa: E402
@@ -157,7 +158,7 @@ def make_site(seed: int) -> Iterator[Site]:
 
 def flips(site: Site, scale: float) -> Outcome:
     """Flip one bit of a saved file, and open it."""
-    outcome = Outcome("one flipped bit in a checkpoint, weights, model, config, record, or index", "refused by name")
+    outcome = Outcome("one flipped bit in a checkpoint, weights, model, config, record, or index", "rejected by name")
     (site.run / "result.json").rename(site.folder / "result.json")  # an unfinished run reads all its files
     resume, search = ["train", "--resume", site.run], ["search", site.index, site.folder / "query.png"]
     (site.folder / "query.png").write_bytes(noise(site.rng))  # not in the index, so the model embeds it
@@ -358,7 +359,8 @@ def noise(rng: random.Random) -> bytes:
 def load(site: Site, scale: float) -> Outcome:
     """Search for new images, and compare the memory of the service."""
     outcome = Outcome("a search under load", "status 200")
-    with served(Index.open(site.index)) as address, httpx.Client(base_url=address, timeout=30) as client:
+    limits = Limits(cache_bytes=1_000_000)  # full after the warm-up, so its growth is not counted
+    with served(Index.open(site.index), limits=limits) as address, httpx.Client(base_url=address, timeout=30) as client:
         before = 0
         for name, seconds in (("warm-up", 5), ("measured", 10 * scale)):
             end = time.monotonic() + seconds
@@ -368,6 +370,30 @@ def load(site: Site, scale: float) -> Outcome:
             before, after = (resident_bytes(), 0) if name == "warm-up" else (before, resident_bytes())
     outcome.note = f"memory {(after - before) / 1e6:+.1f} MB in {10 * scale:g} s"
     return outcome
+
+
+def cost(vectors: int = 1_000_000, dim: int = 128) -> dict[str, float]:
+    """Return the seconds that checksums take: of an index and of a checkpoint of 100 MB, in the cache of the system."""
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], object]) -> object:
+        started = time.perf_counter()
+        made = work()
+        seconds[name] = round(time.perf_counter() - started, 3)
+        return made
+
+    with tempfile.TemporaryDirectory() as folder:
+        rows = np.random.default_rng(0).standard_normal((vectors, dim), dtype=np.float32)
+        Index.build(vectors=rows, names=[str(number) for number in range(vectors)], path=f"{folder}/index")
+        query = rows[:1].copy()
+        index = timed("open an index", lambda: Index.open(f"{folder}/index"))
+        timed("first search, which waits for the checksums", lambda: index.search(query))
+        timed("later search", lambda: index.search(query))
+        file = Path(folder) / "checkpoint.pt"
+        write_checked(file, lambda partial: torch.save(torch.zeros(25_000_000), partial))
+        timed("checksum of a checkpoint", lambda: check_file(file))
+        timed("load the checkpoint", lambda: torch.load(file, weights_only=True))
+    return seconds
 
 
 ATTACKS: dict[str, Callable[[Site, float], Outcome]] = {
@@ -386,29 +412,45 @@ def render(outcomes: list[dict[str, object]]) -> str:
     return "\n".join(rows)
 
 
+def render_cost(seconds: dict[str, float]) -> str:
+    """Return the table of the cost of checksums."""
+    return "\n".join(
+        ["| step | seconds |", "|---|--:|", *(f"| {name} | {value:.3f} |" for name, value in seconds.items())]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}; default all")
+    parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}, cost; default all")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the number of trials")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    unknown = sorted(set(options.attacks) - set(ATTACKS))
+    chosen = options.attacks or [*ATTACKS, "cost"]
+    unknown = sorted(set(chosen) - {*ATTACKS, "cost"})
     if unknown:
         parser.error(f"unknown attacks {', '.join(unknown)}")
     torch.set_num_threads(1)
     recorded = json.loads(RESULT.read_text()) if RESULT.is_file() else {"attacks": {}}
     with make_site(options.seed) as site:
-        for name in options.attacks or ATTACKS:
+        for name in chosen:
+            if name == "cost":
+                recorded["cost"] = cost()
+                print(recorded["cost"])
+                continue
             outcome = ATTACKS[name](replace(site, rng=random.Random(options.seed)), options.scale)
             recorded["attacks"][name] = asdict(outcome)
+            recorded["attacks"] = {one: recorded["attacks"][one] for one in ATTACKS if one in recorded["attacks"]}
             passed = outcome.trials - len(outcome.failures)
             print(f"{name}: {passed} of {outcome.trials} {outcome.expected} {outcome.note}")
             for failure in outcome.failures[:5]:
                 print(f"  {failure}")
     RESULT.write_text(json.dumps({**recorded, **collect_provenance().to_dict()}, indent=2) + "\n")
-    table = render([recorded["attacks"][name] for name in ATTACKS if name in recorded["attacks"]])
-    block = re.compile(r"(?<=<!-- attack -->\n).*?(?=<!-- /attack -->)", re.DOTALL)
-    PAGE.write_text(block.sub(lambda _: f"\n{table}\n\n", PAGE.read_text()))
+    tables = {"attack": render(list(recorded["attacks"].values())), "cost": render_cost(recorded.get("cost", {}))}
+    page = PAGE.read_text()
+    for name, table in tables.items():
+        block = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        page = block.sub(f"\n{table}\n\n", page)
+    PAGE.write_text(page)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,17 @@ def attack() -> ModuleType:
 
 
 def test_the_page_shows_the_recorded_attacks(attack: ModuleType) -> None:
-    recorded = json.loads(attack.RESULT.read_text())["attacks"]
-    assert set(recorded) == set(attack.ATTACKS)
-    assert attack.render([recorded[name] for name in attack.ATTACKS]) in attack.PAGE.read_text()
+    recorded = json.loads(attack.RESULT.read_text())
+    assert list(recorded["attacks"]) == list(attack.ATTACKS)
+    page = attack.PAGE.read_text()
+    assert attack.render(list(recorded["attacks"].values())) in page
+    assert attack.render_cost(recorded["cost"]) in page
+
+
+def test_costs_are_measured(attack: ModuleType) -> None:
+    seconds = attack.cost(vectors=1000, dim=8)
+    assert len(seconds) == 5
+    assert all(value >= 0 for value in seconds.values())
 
 
 def test_failures_are_counted(attack: ModuleType) -> None:
