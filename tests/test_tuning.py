@@ -311,5 +311,5 @@ def test_levels_between_trials_are_straight_where_they_are_seen() -> None:
 
 def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r"winnow-dml\[optuna\]"):
+    with pytest.raises(MissingExtraError, match=r"\[optuna\]"):
         Search(None, ["data=photos"], {"dim": Range(2, 4, log=False, whole=True)}, tmp_path).open()

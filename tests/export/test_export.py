@@ -142,5 +142,5 @@ def test_errors(tmp_path, monkeypatch):
         export_model(model, tmp_path / "x.pt", "torchscript")
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr("winnow.export.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"winnow-dml\[onnx\]"):
+    with pytest.raises(MissingExtraError, match=r"\[onnx\]"):
         export_model(model, tmp_path / "x.onnx")

@@ -131,5 +131,5 @@ def test_a_cluster_that_does_not_answer_is_reported_soon(monkeypatch: pytest.Mon
 
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"winnow-dml\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"\[ray\]"):
         ray_executor()

@@ -160,5 +160,5 @@ def test_every_problem_of_a_run_is_measured(
 
 def test_scikit_learn_is_required_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"requires scikit-learn.*winnow-dml\[studies\]"):
+    with pytest.raises(MissingExtraError, match=r"requires scikit-learn.*\[studies\]"):
         run_study(CCP_GEOMETRY, StudyRequest(CCP_GEOMETRY.scales.quick, tmp_path))

@@ -135,7 +135,7 @@ def test_a_search_is_continued_and_reported(
 def test_the_study_is_skipped_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     request = StudyRequest(QUICK, tmp_path / "runs")
-    with pytest.raises(MissingExtraError, match=r"winnow study ccp-search requires optuna.*winnow-dml\[optuna\]"):
+    with pytest.raises(MissingExtraError, match=r"winnow study ccp-search requires optuna.*\[optuna\]"):
         run_study(CCP_SEARCH, request)
     (ended,) = run_studies({"ccp-search": CCP_SEARCH}, lambda study: request, tmp_path)
     assert ended.outcome == "skipped"
