@@ -250,6 +250,7 @@ def test_failed_trials_count_and_settings_are_checked(make_folder: MakeFolder, t
                     "data.test_classes=5-8").run(1)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command(make_folder: MakeFolder, tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the optuna extra")
     photos, out = make_folder(classes=8, images=3, size=16), tmp_path / "out"

@@ -44,6 +44,7 @@ def slow_baseline(data: Path, stride: int | None) -> dict[str, float]:
     return retrieval_metrics(torch.nn.functional.normalize(means, dim=1), images.labels)
 
 
+@pytest.mark.slow
 def test_evaluate_shows_the_pretrained_backbone_on_both_maps(
     winnow: Winnow, make_folder: MakeFolder, tmp_path: Path
 ) -> None:

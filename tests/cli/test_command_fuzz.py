@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from winnow.cli.main import app
 from winnow.errors import TrainingError
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = ["0", "-1", "1e400", "inf", "-inf", "nan", "9" * 30, "9" * 5000, "0x10", "1.5", "true", ""]
 TEXTS = [
     "", " ", "=", "-", "--", "~", "..", "[]", "{}", "{a: ", "a=b=c", "\x1b[2J", "\u202e", "a" * 5000, "evil..name", "é",

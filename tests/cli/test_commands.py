@@ -169,6 +169,7 @@ def test_a_users_own_transform_is_used_in_training(
     assert "module:function" in one_line_error(said)
 
 
+@pytest.mark.slow
 def test_code_that_a_run_folder_names_is_imported_on_trust_only(
     winnow: Winnow, make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

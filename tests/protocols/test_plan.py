@@ -114,6 +114,7 @@ def test_tables_of_chapter_3_have_their_own_folders_and_commands(
         assert ("--paper ccp" in table["missing"][0]) == ("of chapter 3" in table["title"]) == bool(words)
 
 
+@pytest.mark.slow
 def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=16, images=3, size=16)
     out = tmp_path / "out"

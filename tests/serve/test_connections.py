@@ -15,6 +15,8 @@ from tests.serve.samples import served
 from winnow.index import Index
 from winnow.serve import Limits, middleware
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(max_upload_bytes=200_000, max_pixels=1_000_000)
 HALF = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc"
 

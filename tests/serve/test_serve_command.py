@@ -35,6 +35,7 @@ def test_many_clients_are_served_by_the_real_command(index: Index, monkeypatch: 
     assert abs(served.facts["growth MB"]) < 500  # read from the service's own metrics
 
 
+@pytest.mark.slow
 def test_a_service_that_fails_ends_the_load_test(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import contextmanager
 

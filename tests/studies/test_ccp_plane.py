@@ -96,6 +96,7 @@ def test_claims_of_recorded_results() -> None:
     assert np.mean([row["radius, converged"] for row in last]) == pytest.approx(1.115, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_study_measures_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_digits(tmp_path)
     monkeypatch.setattr(ccp_plane, "VALIDATION", 100)

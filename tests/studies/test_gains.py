@@ -156,6 +156,7 @@ def test_the_study_reads_a_folder_and_draws(tmp_path: Path) -> None:
     assert len(GAINS.figures(empty)[""].subfigs) == 1
 
 
+@pytest.mark.slow
 def test_the_recorded_result_is_up_to_date() -> None:
     assert recorded_claims(GAINS) == [YES, NO, NO, YES, YES, YES, YES, NO]
     measured = GAINS.measure(StudyRequest(GAINS.scales["full"], data=RESULTS))

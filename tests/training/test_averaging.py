@@ -78,6 +78,7 @@ def args(folder: Path, *more: str) -> list[str]:
             "train.average=0.8", *more]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["frozen", "full"])
 def test_a_run_validates_logs_and_saves_the_average(mode: str, make_folder: MakeFolder, tmp_path: Path) -> None:
     folder = make_folder()

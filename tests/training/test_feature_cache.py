@@ -123,6 +123,7 @@ def test_a_limit_that_is_no_size_raises(text: str, monkeypatch: pytest.MonkeyPat
         cache_limit()
 
 
+@pytest.mark.slow
 def test_the_storage_changes_no_number_and_no_run(make_folder: MakeFolder, tmp_path: Path) -> None:
     data = make_folder()
     pretrained = ["backbone=tf_efficientnet_lite0", "backbone.weights=auto", "train.device=cpu"]
