@@ -103,6 +103,17 @@ def test_an_interrupted_write_leaves_a_file_that_opens(
     assert read_checksums(tmp_path) == {"a.txt": [file_digest(tmp_path / "a.txt")]}
 
 
+def test_two_interrupted_writes_leave_a_file_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checked_text(tmp_path / "a.txt", "first")
+    monkeypatch.setattr("winnow.files.os.replace", _stop_at(tmp_path / "a.txt"))
+    for text in ("second", "third"):
+        with pytest.raises(KeyboardInterrupt):
+            write_checked_text(tmp_path / "a.txt", text)
+    monkeypatch.undo()
+    assert (tmp_path / "a.txt").read_text() == "first"
+    assert check_file(tmp_path / "a.txt")
+
+
 def _stop_at(path: Path) -> Callable[[Path, Path], None]:
     import os
 

@@ -18,7 +18,7 @@ from winnow.files import write_atomically, write_text
 SUMS = "SHA256SUMS"
 """Name of the file of checksums."""
 Checksums = Mapping[str, Sequence[str]]
-"""SHA-256 digests by file name; two while a file is replaced."""
+"""SHA-256 digests by file name; several while a file is replaced, and after an interruption."""
 
 _LOCK = Lock()  # threads of one process change the same file: a run and the writer of its checkpoints
 _reported: set[str] = set()
@@ -33,8 +33,8 @@ def file_digest(path: Path) -> str:
 def write_checked(path: Path, write: Callable[[Path], object], *, adopt: Iterable[str] = ()) -> None:
     """Write a file atomically and record its checksum.
 
-    The new checksum is recorded in addition to the old one before the file is replaced. An interruption therefore
-    leaves a file that matches one of them.
+    The new checksum is recorded in addition to the known ones before the file is replaced, and alone afterward. Any
+    number of interruptions therefore leaves a file that matches one of them.
 
     Args:
         path: File to write.
@@ -53,7 +53,7 @@ def write_checked(path: Path, write: Callable[[Path], object], *, adopt: Iterabl
         if known is None:
             others = [path.parent / name for name in adopt]
             known = {other.name: [file_digest(other)] for other in others if other.is_file()}
-        _write_checksums(path.parent, {**known, path.name: [*known.get(path.name, ())[-1:], digests[0]]})
+        _write_checksums(path.parent, {**known, path.name: [*known.get(path.name, ()), digests[0]]})
 
     with _LOCK:
         write_atomically(path, write_and_record)

@@ -130,8 +130,8 @@ def iter_run(
         data_digest, touched = run_dir.check_data(record)
         if touched and config.data.fingerprint == "ends":
             callback.message(
-                f"{touched} images have another modification time, and the size and both ends of before; "
-                "data.fingerprint=contents would compare all bytes"
+                f"{touched} images have another modification time, but equal sizes and equal first and last bytes, "
+                "so they count as unchanged; data.fingerprint=contents compares all bytes"
             )
         if not data_digest:
             callback.message("this run recorded no images when it started (version 0.1.0): assumed to be unchanged")
