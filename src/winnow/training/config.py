@@ -31,7 +31,10 @@ REGISTRIES: dict[str, Registry[Any]] = {
 KEY_SYNONYMS = {
     key: target
     for target, keys in {
+        "augment.color_jitter": "jitter",
         "augment.hflip": "horizontal_flip",
+        "augment.rand_augment": "aa auto_augment randaugment",
+        "augment.random_erasing": "cutout erasing reprob",
         "augment.scale": "augmentation random_resized_crop",
         "backbone": "architecture arch encoder model model_name network timm",
         "backbone.train": "finetune fine_tune freeze freeze_backbone frozen unfreeze",
@@ -133,6 +136,13 @@ class AugmentConfig(Section):
     scale: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest fraction of the image area")
     ratio: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
     hflip: bool = Field(True, description="flip half of the crops horizontally")
+    rand_augment: int = Field(
+        0, ge=0, le=30, description="magnitude of RandAugment, two operations on each crop; 0 for none, 9 is common"
+    )
+    color_jitter: float = Field(
+        0.0, ge=0, le=1, description="largest relative change of brightness, contrast, and saturation; 0 for none"
+    )
+    random_erasing: float = Field(0.0, ge=0, le=1, description="probability that a box of the crop is erased")
     transform: str | None = Field(None, description="your own transform instead, as 'module:function'")
 
 
