@@ -246,6 +246,11 @@ class TrainConfig(Section):
     monitor: Literal["MAP@R", "P@1"] = Field(
         "MAP@R", description="validation metric that selects the best weights and stops training"
     )
+    select_weights: Literal["best", "last"] = Field(
+        "best",
+        description="weights that are tested and saved: of the best validation, or of train.max_steps, which training "
+        "then reaches without early stopping",
+    )
     patience: int = Field(
         15, ge=1, description="validations without an improvement that stop training; the one before the first step "
         "does not count",
@@ -261,6 +266,11 @@ class TrainConfig(Section):
     eval_batch_size: int = Field(128, ge=1, description="images embedded at a time in validation")
     run_test: bool = Field(
         True, description="evaluate the test classes at the end; a search for settings does not use them"
+    )
+    test_curve: bool = Field(
+        False,
+        description="also evaluate the test classes at every validation, for curves in research; selection and "
+        "training never use them",
     )
     save_embeddings: bool = Field(
         False, description="save the embeddings of the test images in the run folder, to evaluate ensembles later"
@@ -398,8 +408,8 @@ def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
         yield ConfigKey(f"{kind}.{one.name}", one.default, one.meaning, f"{kind}={name}")
 
 
-STORAGE_KEYS = ("data.feature_cache",)
-"""Keys that may differ between the sessions of a run, because they change no number."""
+STORAGE_KEYS = ("data.feature_cache", "train.test_curve")
+"""Keys that may differ between the sessions of a run, because its weights and result do not depend on them."""
 
 
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:

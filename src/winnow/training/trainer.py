@@ -44,6 +44,7 @@ class Trainer:
         objective: Model and losses.
         train: Training inputs.
         val: Validation inputs.
+        test: Test inputs, with `train.test_curve`: their metrics are logged at every validation and used for nothing.
         run_dir: Folder of checkpoints and logs; None keeps all state in memory.
         callback: Handles steps and validations.
         ks: Ranks k of R@k in validation.
@@ -56,6 +57,7 @@ class Trainer:
         train: Inputs,
         val: Inputs,
         *,
+        test: Inputs | None = None,
         run_dir: RunDir | None = None,
         callback: Callback | None = None,
         ks: Sequence[int] = KS,
@@ -64,6 +66,7 @@ class Trainer:
         assert settings.lr is not None, "resolve_config sets the learning rate"
         assert config.train.eval_steps is not None, "resolve_config sets the validation interval"
         self.config, self.objective, self.train, self.val, self.ks = config, objective, train, val, ks
+        self.test = test
         self.run_dir, self.callback = run_dir, callback or Callback()
         self.eval_every = config.train.eval_steps
 
@@ -111,7 +114,8 @@ class Trainer:
         self.ccp_solver = build_ccp_solver(config, objective, train, self.fabric.autocast)
 
         # Progress
-        self.early_stopping = EarlyStopping(settings.patience)
+        last_step = settings.max_steps if settings.select_weights == "last" else None
+        self.early_stopping = EarlyStopping(settings.patience, last_step)
         self.writer = (
             CheckpointWriter(run_dir, self.device) if run_dir is not None and self.processes.is_first else None
         )
@@ -120,7 +124,7 @@ class Trainer:
         self.best_state: dict[str, Tensor] = {}
 
     def fit(self) -> TrainState:
-        """Train until the early stop or the last step, then load the best weights."""
+        """Train until the early stop or the last step, then load the selected weights."""
         return run_to_end(self.iter_fit())
 
     def iter_fit(self) -> Steps[TrainState]:
@@ -174,15 +178,16 @@ class Trainer:
     def _iter_validate(self, losses: dict[str, float], start_time: float) -> Steps[None]:
         """Evaluate the validation split, and write a checkpoint."""
         state = self.state
-        metrics, raw = (yield from self._iter_metrics()), Metrics()
+        metrics, test = yield from self._iter_metrics()
+        raw, raw_test = Metrics(), Metrics()
         if self.average is not None and state.step > 0:
-            raw = metrics
+            raw, raw_test = metrics, test
             with self.average.applied():
-                metrics = yield from self._iter_metrics()
+                metrics, test = yield from self._iter_metrics()
         value = metrics[self.config.train.monitor]
         state.seconds = time.perf_counter() - start_time
         lr = None if self.learning_rates is None else self._last_rate()
-        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw)
+        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, test, raw_test)
         state.history.append(entry)
 
         improved = self.early_stopping.update(state, value)
@@ -198,10 +203,16 @@ class Trainer:
             self.writer.put(self.best_state if improved else None, self.checkpoint(), state.history)
         self.callback.validated(entry, improved, self.config.train.monitor)
 
-    def _iter_metrics(self) -> Steps[Metrics]:
-        """Evaluate the weights that the objective has now."""
+    def _iter_metrics(self) -> Steps[tuple[Metrics, Metrics]]:
+        """Evaluate the weights that the objective has now on validation, and on test for the test curve."""
+        val = yield from self._iter_evaluate(self.val)
+        if self.test is None:
+            return val, {}
+        return val, (val if self.test is self.val else (yield from self._iter_evaluate(self.test)))
+
+    def _iter_evaluate(self, inputs: Inputs) -> Steps[Metrics]:
         result = yield from iter_evaluate(
-            self.objective.model, self.val, batch=self.config.train.eval_batch_size,
+            self.objective.model, inputs, batch=self.config.train.eval_batch_size,
             normalize=self.objective.loss.normalizer,
             autocast=self.fabric.autocast, processes=self.processes, ks=self.ks,
         )  # fmt: skip
