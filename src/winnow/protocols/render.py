@@ -97,6 +97,8 @@ def notes(table: ProtocolTable) -> list[str]:
     missing = missing_images(table.runs)
     if missing:
         found.append(f"Missing images: {'; '.join(missing)}.")
+    archives = sorted({one for run in table.runs for one in run.data.archive})
+    found += [f"Images: {one}." for one in archives]
     if table.note:
         found.append(table.note)
     for row in table.rows:
