@@ -51,6 +51,7 @@ KEY_SYNONYMS = {
         "pooling.eps": "eps",
         "pooling.mu": "mu",
         "pooling.num_prototypes": "num_prototypes prototypes",
+        "train.chunk_size": "accumulate_grad_batches grad_accumulation gradient_accumulation_steps grad_cache",
         "train.classes_per_batch": "batch batch_size bs",
         "train.device": "accelerator cuda device gpu",
         "train.eval_batch_size": "test_batch_size val_batch_size",
@@ -216,6 +217,12 @@ class TrainConfig(Section):
     batch_size: int | None = Field(
         None, ge=1, description="(sampler=random) images in a batch; default classes_per_batch * samples_per_class"
     )
+    chunk_size: int | None = Field(
+        None,
+        ge=1,
+        description="images embedded at a time; larger batches take two passes with the memory of one chunk and the "
+        "same gradient; default the whole batch",
+    )
     lr: float | None = Field(
         None, gt=0, description="learning rate; default 1e-5 for fine-tuning, 1e-4 with a frozen backbone"
     )
@@ -301,6 +308,10 @@ class TrainConfig(Section):
     def images_per_batch(self) -> int:
         """Number of images in a batch."""
         return self.batch_size or self.classes_per_batch * self.samples_per_class
+
+    def takes_two_passes(self, processes: int) -> bool:
+        """Return whether the slice of a batch of any process is larger than `chunk_size`."""
+        return self.chunk_size is not None and self.chunk_size < -(-self.images_per_batch // processes)
 
     @model_validator(mode="after")
     def _match_sampler(self) -> TrainConfig:
