@@ -13,6 +13,7 @@ from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
 from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
 from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
+from winnow.training.results import zsr_scale_note
 
 Number = tuple[int, str]
 """Embedding size and metric of a column."""
@@ -97,8 +98,7 @@ def notes(table: ProtocolTable) -> list[str]:
     missing = missing_images(table.runs)
     if missing:
         found.append(f"Missing images: {'; '.join(missing)}.")
-    if table.note:
-        found.append(table.note)
+    found += filter(None, [zsr_scale_note(run.config for run in table.runs), table.note])
     for row in table.rows:
         found += _early_notes(row.method, [run for run in table.runs if run.method == row.method])
     found += [f"{method} is excluded. {reason}" for method, reason in table.left_out.items()]

@@ -42,9 +42,9 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw training loss, validation MAP@R, and a changing learning rate of a run.
+    """Draw training loss, validation MAP@R, the loss of ZSR, and a changing learning rate of a run.
 
-    The best step is marked.
+    The best step is marked, and the loss of guessing is a line next to that of ZSR.
 
     Args:
         history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
@@ -55,6 +55,9 @@ def run_curves(history: History) -> Figure:
     loss, val = series_of(history, "loss"), series_of(history, _VAL)
     rate, raw = series_of(history, "lr"), series_of(history, _RAW)
     panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
+    zsr, guess = series_of(history, "zsr"), series_of(history, "zsr/guess")
+    if panels and guess:
+        panels.append(("Loss of ZSR; dashed: guessing", zsr))
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
     if not panels:
@@ -69,6 +72,8 @@ def run_curves(history: History) -> Figure:
         axes.plot(steps, values, color=color, linewidth=1.8, marker=marker, markersize=3, label=label)
         axes.set_title(title)
         axes.tick_params(labelbottom=True)
+        if series is zsr:
+            axes.plot(list(guess), list(guess.values()), color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
         if series is val and raw:
             scaled = [scale * value for value in raw.values()]
             axes.plot(list(raw), scaled, color=MUTED, linewidth=1.2, linestyle="--", label="weights")
