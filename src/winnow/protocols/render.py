@@ -127,6 +127,8 @@ def notes(table: ProtocolTable) -> list[str]:
     if missing:
         found.append(f"Missing images: {'; '.join(missing)}.")
     found += _control_notes(table)
+    archives = sorted({one for run in table.runs for one in run.data.archive})
+    found += [f"Images: {one}." for one in archives]
     if table.note:
         found.append(table.note)
     for row in table.rows:

@@ -30,7 +30,7 @@ VALIDATION_COLUMNS = {
 }
 """Columns of a recorded run's validations, such as `raw test MAP@R`, and their keys in the log."""
 
-_AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None}
+_AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None, "train.batch_size": None}
 """Keys and values of settings that depend on the machine or the data."""
 
 _RESOLVED = ("image.resize", "image.crop", "backbone.stride")

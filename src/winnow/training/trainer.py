@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.data import MPerClassSampler
+from winnow.data import BatchSampler, Labels, MPerClassSampler, RandomSampler
 from winnow.errors import ModelError, TrainingError
 from winnow.files import write_text
 from winnow.models import Embedder
@@ -19,7 +19,7 @@ from winnow.training.averaging import WeightAverage
 from winnow.training.callbacks import Callback
 from winnow.training.ccp import build_ccp_solver
 from winnow.training.checkpoint import Checkpoint, CheckpointWriter, TrainState, load_checkpoint
-from winnow.training.config import RunConfig
+from winnow.training.config import RunConfig, TrainConfig
 from winnow.training.early_stopping import EarlyStopping
 from winnow.training.engine.distributed import Processes, check_distributed
 from winnow.training.engine.precision import make_fabric, uses_cuda_graph, uses_grad_scaler
@@ -97,9 +97,8 @@ class Trainer:
             self.learning_rates = GraphLearningRates(optimizer, self.device if graph else None)
 
         # Batches
-        classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty a class
-        self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
-        check_distributed(self.processes, classes * settings.samples_per_class, objective)
+        self.sampler = make_sampler(settings, train.labels, config.seed)
+        check_distributed(self.processes, len(self.sampler.batch(0)), objective)
 
         # One step
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
@@ -304,3 +303,11 @@ class Trainer:
             f"step {step}: the loss or an update is not finite. Images of the batch: {listing}. {saved} Check these "
             f"images, lower train.lr{wider}."
         )
+
+
+def make_sampler(settings: TrainConfig, labels: Labels, seed: int) -> BatchSampler:
+    """Return the sampler of a config; skipped images may make batches smaller."""
+    if settings.sampler == "random":
+        return RandomSampler(len(labels), min(settings.images_per_batch, len(labels)), seed=seed)
+    classes = min(settings.classes_per_batch, len(np.unique(labels)))
+    return MPerClassSampler(labels, classes, settings.samples_per_class, seed=seed)
