@@ -103,6 +103,7 @@ class DataSummary(Record):
     images: dict[str, int] = Field(default_factory=dict)
     classes: dict[str, int] = Field(default_factory=dict)
     missing: dict[str, MissingPart] = Field(default_factory=dict)
+    archive: list[str] = Field(default_factory=list)  # how benchmark images differ from the official archive
     queries: int | None = None  # saved test embeddings start with this many queries, then the gallery follows
 
 

@@ -278,10 +278,12 @@ def summarize_data(splits: Splits, test: Inputs | None) -> DataSummary:
     sets = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
     present = {name: images for name, images in sets.items() if images is not None}
     queries = {"queries": test.count} if isinstance(test, QueryGallery) else {}
+    archive = {"archive": list(splits.archive)} if splits.archive else {}
     return DataSummary(
         images={name: len(images) for name, images in present.items()},
         classes={name: len(images.class_names) for name, images in present.items()},
         missing={split: MissingPart.from_dict(one) for split, one in splits.missing.items()},
+        **archive,
         **queries,
     )
 
