@@ -109,7 +109,7 @@ class TwoPassGradients:
             return
         flat = torch.cat([grad.flatten() for grad in grads])  # one message
         dist.all_reduce(flat)
-        for grad, mean in zip(grads, torch.split(flat / count, [grad.numel() for grad in grads]), strict=True):  # type: ignore[no-untyped-call]
+        for grad, mean in zip(grads, torch.split(flat / count, [grad.numel() for grad in grads]), strict=True):
             grad.copy_(mean.view_as(grad))
 
 
