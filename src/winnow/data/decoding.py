@@ -35,6 +35,8 @@ _TRANSPOSE_BY_ORIENTATION = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = (5, 6, 7, 8)
+"""EXIF orientations that exchange width and height."""
 
 
 class UnreadableImageError(DataError):
@@ -100,15 +102,43 @@ def resize_short(image: Image.Image, short: int) -> Image.Image:
     pixel wide would become gigabytes otherwise. Neither the center crop nor the random crop with its default scale
     and ratio reaches outside the kept center.
     """
-    width, height = image.size
+    region, size = resized_size(image.size, short)
+    return (image if region == (0, 0, *image.size) else image.crop(region)).resize(size, Image.Resampling.BILINEAR)
+
+
+def resized_size(size: tuple[int, int], short: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+    """Return the region of an image that `resize_short` keeps, and the size that it is resized to.
+
+    Args:
+        size: Width and height of the image.
+        short: Short side of the result.
+
+    Returns:
+        Left, top, right, and bottom of the region, and width and height of the result.
+    """
+    width, height = size
     reach = MAX_ELONGATION * min(width, height)
-    if max(width, height) > reach:
-        left, top = max(0, (width - reach) // 2), max(0, (height - reach) // 2)
-        image = image.crop((left, top, left + min(width, reach), top + min(height, reach)))
-        width, height = image.size
-    if width <= height:
-        return image.resize((short, height * short // width), Image.Resampling.BILINEAR)
-    return image.resize((width * short // height, short), Image.Resampling.BILINEAR)
+    left, top = max(0, (width - reach) // 2), max(0, (height - reach) // 2)
+    width, height = min(width, reach), min(height, reach)
+    resized = (short, height * short // width) if width <= height else (width * short // height, short)
+    return (left, top, left + width, top + height), resized
+
+
+def upright_size(path: str | Path) -> tuple[int, int]:
+    """Return width and height of an upright image; only the header of the file is read.
+
+    Raises:
+        UnreadableImageError: (a DataError) If the file is missing or is no image.
+    """
+    try:
+        with open_regular(path, max_bytes=MAX_FILE_BYTES) as file:
+            image = Image.open(file)
+            width, height = image.size
+            return (height, width) if _orientation(image) in _SIDEWAYS else (width, height)
+    except FileNotFoundError:
+        raise UnreadableImageError(path, MISSING) from None
+    except Exception as error:  # Pillow raises nearly any error on damaged files
+        raise UnreadableImageError(path, str(error) or type(error).__name__) from None
 
 
 def _orientation(image: Image.Image) -> int:
