@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from winnow.data.image_set import ArrayImages, FileImages, ImageSet, Labels, Splits, Subset, resolve_subset
     from winnow.data.object_boxes import boxes_in_crop
     from winnow.data.readers import UNLABELED, load_images, read_collection, read_folder, read_table
-    from winnow.data.sampler import MPerClassSampler
+    from winnow.data.sampler import BatchSampler, MPerClassSampler, RandomSampler
     from winnow.data.splits import split_by_class
     from winnow.data.store import ImageCache, ImageCacheView, RaggedImages, StoredImages, free_device_memory
     from winnow.data.transforms import CropTransform, Transform
@@ -27,7 +27,7 @@ _MODULES = {
     "image_set": ("ArrayImages", "FileImages", "ImageSet", "Labels", "Splits", "Subset", "resolve_subset"),
     "object_boxes": ("boxes_in_crop",),
     "readers": ("UNLABELED", "load_images", "read_collection", "read_folder", "read_table"),
-    "sampler": ("MPerClassSampler",),
+    "sampler": ("BatchSampler", "MPerClassSampler", "RandomSampler"),
     "splits": ("split_by_class",),
     "store": ("ImageCache", "ImageCacheView", "RaggedImages", "StoredImages", "free_device_memory"),
     "transforms": ("CropTransform", "Transform"),
@@ -38,6 +38,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "UNLABELED",
     "ArrayImages",
+    "BatchSampler",
     "CropTransform",
     "Decoder",
     "FileImages",
@@ -47,6 +48,7 @@ __all__ = [
     "Labels",
     "MPerClassSampler",
     "RaggedImages",
+    "RandomSampler",
     "Splits",
     "StoredImages",
     "Subset",

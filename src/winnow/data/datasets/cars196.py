@@ -20,6 +20,7 @@ from winnow.data.datasets.label_files import (
     find,
     find_class_folders,
 )
+from winnow.data.datasets.official import read_sample
 from winnow.data.image_set import ImageSet
 from winnow.errors import DataError
 
@@ -68,6 +69,7 @@ class Cars196(Dataset):
         half = len(self.class_names) // 2
         self.counts = {"train": train, "test": test}
         self.classes = {"train": half, "test": len(self.class_names) - half}
+        self.sample = read_sample(self.name) if class_names is None else ()
 
     @property
     def _parts(self) -> dict[str, range]:

@@ -24,6 +24,7 @@ from winnow.data.datasets.label_files import (
     line_error,
     read_lines,
 )
+from winnow.data.datasets.official import read_sample
 from winnow.data.image_set import ImageSet
 from winnow.errors import DataError
 
@@ -75,6 +76,7 @@ class CUB200(Dataset):
     def __init__(self, *, train: int = 5864, test: int = 5924, classes: int = 100) -> None:
         self.counts = {"train": train, "test": test}
         self.classes = {"train": classes, "test": classes}
+        self.sample = read_sample(self.name) if classes == 100 else ()
 
     def read(self, root: Path) -> DatasetParts:
         """Read the label files, or class folders such as 001.Black_footed_Albatross."""
