@@ -117,12 +117,11 @@ class ProtocolRequest:
         check_overrides(self.overrides)
         own = {spec: spec.own for spec in self.specs}
         common = Overrides.parse(*self.overrides)
-        shared = self.protocol.settings(self.dataset, self.backbone)
         numbers = self.numbers()
         data = {fold: self.dataset.settings(self.protocol, fold, self.root) for fold in {fold for fold, _ in numbers}}
         runs = []
         for spec in self.specs:
-            of_method = shared | spec.overrides(self.dataset, self.protocol, self.backbone)
+            of_method = spec.of_run(self.dataset, self.protocol, self.backbone)
             of_fold = {fold: of_method | data[fold] | common | own[spec] for fold in data}
             folder = self.folder / self._folder_of(spec)
             for fold, run in numbers:

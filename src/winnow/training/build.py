@@ -96,11 +96,13 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
     if train is not None:
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
     batch = resolved.train.classes_per_batch * resolved.train.samples_per_class
+    most = None if resolved.train.unit == "epochs" else 100
     if train is not None:
         epochs_to_steps(resolved.train, max(1, len(train) // batch))
     if resolved.train.eval_steps is None:
         # Small datasets overfit in a few epochs. The best step must not fall between two validations.
-        resolved.train.eval_steps = 100 if train is None else max(10, min(100, len(train) // batch))
+        epoch = 100 if train is None else len(train) // batch
+        resolved.train.eval_steps = max(10, epoch if most is None else min(most, epoch))
     if resolved.train.unit == "steps":
         make_schedule(resolved.train)  # raises for numbers out of range, before a file is written
     return resolved
