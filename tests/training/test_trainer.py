@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.conftest import TINY, MakeFolder
+from winnow.data import load_images
 from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.models import Embedder, Head
 from winnow.seeding import seed_everything
@@ -483,3 +484,36 @@ def test_backbone_is_frozen_during_warm_up(tmp_path: Path) -> None:
     resumed.restore()
     resumed.fit()
     assert same(weights(whole), weights(resumed))
+
+
+RANDOM = ["train.sampler=random", "train.batch_size=7", "loss=proxy_nca", "pooling=gap"]
+
+
+def test_random_batches_resume_exactly(tmp_path: Path) -> None:
+    whole = make_trainer(small_config(*RANDOM, "train.max_steps=25"))
+    whole.fit()
+    assert len(whole.sampler) == 60 // 7
+    with pytest.raises(RuntimeError, match="crash"):
+        make_trainer(small_config(*RANDOM, "train.max_steps=25"), RunDir(tmp_path), StopAfter(13)).fit()
+    resumed = make_trainer(small_config(*RANDOM, "train.max_steps=25"), RunDir(tmp_path))
+    resumed.restore()
+    resumed.fit()
+    assert same(weights(whole), weights(resumed))
+    assert whole.state.best_step > 0
+
+
+def test_random_batches_need_references_other_than_the_batch() -> None:
+    with pytest.raises(ConfigError, match=r"train\.sampler: .*few positive pairs with references=batch.*proxies"):
+        small_config("train.sampler=random", "loss=triplet")
+    for words in (["loss=c2", "references=ccp"], ["loss=c1", "references=memory"], ["loss=proxy_anchor"]):
+        assert small_config("train.sampler=random", *words).train.images_per_batch == 12
+    with pytest.raises(ConfigError, match=r"train\.batch_size: no effect with train\.sampler=classes"):
+        small_config("train.batch_size=9")
+
+
+def test_random_batches_are_not_larger_than_the_training_set(make_folder: MakeFolder) -> None:
+    images = load_images(str(make_folder()))
+    config = resolve_config(load_config(None, [*TINY, *RANDOM[:1], *RANDOM[2:], "train.batch_size=999"]), images)
+    assert config.train.batch_size == len(images)
+    config = resolve_config(load_config(None, [*TINY, *RANDOM, "train.unit=epochs", "train.max_steps=3"]), images)
+    assert config.train.max_steps == 3 * (len(images) // 7)

@@ -99,6 +99,8 @@ def notes(table: ProtocolTable) -> list[str]:
     missing = missing_images(table.runs)
     if missing:
         found.append(f"Missing images: {'; '.join(missing)}.")
+    archives = sorted({one for run in table.runs for one in run.data.archive})
+    found += [f"Images: {one}." for one in archives]
     if table.note:
         found.append(table.note)
     for row in table.rows:
@@ -150,8 +152,8 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
 def _weights(table: ProtocolTable, config: RunConfig) -> str:
     """Return how the evaluated weights were chosen."""
     where = "test" if table.protocol.selects_on_test else "validation"
-    averaged = f", averaged {config.train.average:g}" if config.train.average else ""
-    return f"best on {where}{averaged}"
+    chosen = "last" if config.train.select_weights == "last" else f"best on {where}"
+    return f"{chosen}, averaged" if config.train.average else chosen
 
 
 def _paired_table(table: ProtocolTable, pairs: Sequence[PairedDifference]) -> tuple[str, str]:

@@ -35,6 +35,7 @@ METRICS = ("MAP@R", "P@1", "P@R")
 
 _VAL = "val/MAP@R"
 _RAW = "raw/MAP@R"  # of the weights, where the validation is of their average
+_TEST, _RAW_TEST = "test/MAP@R", "raw_test/MAP@R"  # the same on the test classes, with `train.test_curve`
 _WIDTH = 5.2
 _ACCENT = method_color("GSP")
 _SECOND = method_color("GMP")
@@ -42,9 +43,9 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw training loss, validation MAP@R, and a changing learning rate of a run.
+    """Draw training loss, validation MAP@R, test MAP@R, and a changing learning rate of a run.
 
-    The best step is marked.
+    The best validation is marked.
 
     Args:
         history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
@@ -52,24 +53,27 @@ def run_curves(history: History) -> Figure:
     Raises:
         DataError: If no entry has a loss or a validation.
     """
-    loss, val = series_of(history, "loss"), series_of(history, _VAL)
-    rate, raw = series_of(history, "lr"), series_of(history, _RAW)
-    panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
+    loss, val, rate = (series_of(history, key) for key in ("loss", _VAL, "lr"))
+    titled = {"Training loss": loss, "Validation MAP@R (%)": val, "Test MAP@R (%), not used for selection": series_of(
+        history, _TEST)}  # fmt: skip
+    panels = [(title, series) for title, series in titled.items() if series]
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
+    raw_of = {title: series_of(history, key) for title, key in zip(titled, ("", _RAW, _RAW_TEST), strict=True)}
     if not panels:
         raise DataError(f"history: none of {len(history)} entries has 'loss' or '{_VAL}'. Pass the log of a run.")
     figure = new_figure(6.4, 0.6 + 2.2 * len(panels))
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, series) in zip(all_axes, panels, strict=True):
-        scale, color = (100, _ACCENT) if series is val else (1, MUTED)
+        raw = raw_of.get(title)
+        scale, color = (100, _ACCENT if series is val else _SECOND) if "MAP@R" in title else (1, MUTED)
         steps, values = list(series), [scale * value for value in series.values()]
         marker = "o" if len(steps) < 25 else ""
-        label = "averaged weights" if series is val and raw else ""
+        label = "averaged weights" if raw else ""
         axes.plot(steps, values, color=color, linewidth=1.8, marker=marker, markersize=3, label=label)
         axes.set_title(title)
         axes.tick_params(labelbottom=True)
-        if series is val and raw:
+        if raw:
             scaled = [scale * value for value in raw.values()]
             axes.plot(list(raw), scaled, color=MUTED, linewidth=1.2, linestyle="--", label="weights")
             axes.legend(fontsize=8, loc="lower right")

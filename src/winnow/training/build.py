@@ -95,8 +95,9 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
         resolved.train.lr = FROZEN_LR if resolved.backbone.train == "frozen" else FULL_LR
     if train is not None:
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
-    batch = resolved.train.classes_per_batch * resolved.train.samples_per_class
-    most = None if resolved.train.unit == "epochs" else 100
+        if resolved.train.sampler == "random":
+            resolved.train.batch_size = min(config.train.images_per_batch, len(train))
+    batch, most = resolved.train.images_per_batch, None if resolved.train.unit == "epochs" else 100
     if train is not None:
         epochs_to_steps(resolved.train, max(1, len(train) // batch))
     if resolved.train.eval_steps is None:

@@ -105,7 +105,7 @@ class Objective(nn.Module):
 
 def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int) -> Objective:
     """Combine a model with the loss, references, and regularizers of a config."""
-    batch = config.train.classes_per_batch * config.train.samples_per_class
+    batch = config.train.images_per_batch
     context: dict[str, Any] = {"num_classes": num_classes, "embedding_size": config.dim, "batch_size": batch}
     loss = LOSSES.build(config.loss, **context)
     loss.miner = MINERS.build(config.miner, **context)
@@ -139,6 +139,11 @@ def check_objective(config: RunConfig) -> None:
         and REFERENCES[source].class_centers is References.class_centers
     ):
         raise ConfigError(f"regularizer.centers: references={source} has no proxies. Set regularizer.centers=means.")
+    if source == "batch" and config.train.sampler == "random":
+        raise ConfigError(
+            "train.sampler: batches of random images have few positive pairs with references=batch. Set "
+            "train.sampler=classes, or references=proxies."
+        )
     if source == "batch" and config.train.samples_per_class == 1:
         raise ConfigError(
             "train.samples_per_class: expected at least 2 with references=batch, got 1, which gives no positive pairs. "
@@ -163,7 +168,7 @@ def check_components(config: RunConfig) -> None:
     Raises:
         ConfigError: If a setting has the right type and is out of range.
     """
-    batch = config.train.classes_per_batch * config.train.samples_per_class
+    batch = config.train.images_per_batch
     with torch.device("meta"):  # takes no memory and draws no random numbers
         for name, registry in REGISTRIES.items():
             registry.build(

@@ -77,6 +77,7 @@ def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -
 
 DEPENDENT_KEYS: Mapping[str, tuple[str, ...]] = {
     "train.schedule": ("train.milestones", "train.step_factor", "train.warmup_steps"),
+    "train.sampler": ("train.batch_size",),
     "train.unit": ("train.max_steps", "train.freeze_backbone_steps", "train.warmup_steps", "train.milestones"),
 }
 """Keys of a recipe that have no meaning once another value of the first key is set."""

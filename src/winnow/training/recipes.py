@@ -105,6 +105,7 @@ _RESNET50: Settings = (
 _PROXY_ANCHOR_IMAGES: Settings = (
     Setting("image.resize=256", "as the authors"),
     Setting("image.crop=224", "as the authors"),
+    Setting("augment.resize=original", "as the authors: crops keep the detail of the files"),
     Setting("augment.scale=[0.08,1.0]", "as the authors: harder crops than the 0.16 of [GSP]"),
 )
 
@@ -114,8 +115,8 @@ _MAX_AND_AVERAGE: Settings = (
 )
 
 _RANDOM_BATCHES: Settings = (
-    Setting("train.classes_per_batch=100", "120 random images in the authors' code; here one of each class"),
-    Setting("train.samples_per_class=1", "proxies make positive pairs, so no class has to occur twice"),
+    Setting("train.sampler=random", "as the authors: proxies make positive pairs, so no class has to occur twice"),
+    Setting("train.batch_size=120", "as the authors with ResNet-50"),
 )
 
 
@@ -139,7 +140,7 @@ _STEP: Settings = (
 
 _LARGE_PROXY_ANCHOR: Settings = (
     Setting("train.lr=6e-4", "as the authors, who publish it for BN-Inception only"),
-    Setting("train.classes_per_batch=180", "as the authors, for BN-Inception"),
+    Setting("train.batch_size=180", "as the authors, for BN-Inception"),
     Setting("train.freeze_backbone_steps=1", "as the authors, for BN-Inception"),
     Setting("train.milestones=20", "as the authors, for BN-Inception"),
     Setting("train.step_factor=0.25", "as the authors, for BN-Inception"),
@@ -301,8 +302,8 @@ _ENTRIES = (
             Setting("head=layer", "as the authors: layer norm without weights in place of l2"),
             *_MAX_AND_AVERAGE,
             *_PROXY_ANCHOR_IMAGES,
-            Setting("train.classes_per_batch=32", "32 random images in the authors' code; here one of each class"),
-            Setting("train.samples_per_class=1", "class distributions make positive pairs"),
+            Setting("train.sampler=random", "as the authors: class means make positive pairs"),
+            Setting("train.batch_size=32", "as the authors"),
             Setting("train.optimizer=adam", "as the authors"),
             Setting("train.lr=1.2e-4", "as the authors on CUB-200-2011"),
             Setting("train.weight_decay=5e-5", "as the authors on CUB-200-2011"),
@@ -437,6 +438,7 @@ _ENTRIES = (
             Setting("train.freeze_backbone_steps=1", "head and proxies start at random"),
             Setting("train.schedule=cosine", "no milestone that could suit one loss better"),
             Setting("train.average=0.998", "the last steps weigh less on the result"),
+            Setting("train.select_weights=last", "no choice among epochs that could suit one loss better"),
         ),
         with_proxies=(
             Setting("train.lr_multipliers={'references.proxies': 200}", "1e-2, the rate of Proxy-Anchor's proxies"),

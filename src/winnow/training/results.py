@@ -103,6 +103,7 @@ class DataSummary(Record):
     images: dict[str, int] = Field(default_factory=dict)
     classes: dict[str, int] = Field(default_factory=dict)
     missing: dict[str, MissingPart] = Field(default_factory=dict)
+    archive: list[str] = Field(default_factory=list)  # how benchmark images differ from the official archive
     queries: int | None = None  # saved test embeddings start with this many queries, then the gallery follows
 
 
@@ -157,6 +158,10 @@ class RunResult(Provenance):
     problems: list[CCPProblem] = Field(default_factory=list)
 
 
+_METRIC_GROUPS = ("val", "raw", "test", "raw_test")
+"""Metrics of a line of `log.jsonl`: prefixes of their keys, and attributes of a `ValidationEntry`."""
+
+
 @dataclass(frozen=True, eq=False)
 class ValidationEntry(Mapping[str, float]):
     """One validation of a run: a line of `log.jsonl`.
@@ -170,21 +175,28 @@ class ValidationEntry(Mapping[str, float]):
     val: Metrics
     lr: float | None = None  # learning rate before the validation; None where it is constant
     raw: Metrics = field(default_factory=dict)  # of the weights themselves, where `val` is of their average
+    test: Metrics = field(default_factory=dict)  # of the weights of `val`, with `train.test_curve`; for curves only
+    raw_test: Metrics = field(default_factory=dict)  # of the weights of `raw`
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> ValidationEntry:
         """Read a line of the log."""
-        val = {name.removeprefix("val/"): value for name, value in line.items() if name.startswith("val/")}
-        raw = {name.removeprefix("raw/"): value for name, value in line.items() if name.startswith("raw/")}
-        known = {"step", "seconds", "lr", *(f"val/{key}" for key in val), *(f"raw/{key}" for key in raw)}
-        losses = {name: value for name, value in line.items() if name not in known}
-        return cls(line["step"], line.get("seconds"), losses, val, line.get("lr"), raw)
+        metrics: dict[str, Metrics] = {group: {} for group in _METRIC_GROUPS}
+        losses = {}
+        for name, value in line.items():
+            group, separator, metric = name.partition("/")
+            if separator and group in metrics:
+                metrics[group][metric] = value
+            elif name not in ("step", "seconds", "lr"):
+                losses[name] = value
+        return cls(line["step"], line.get("seconds"), losses, lr=line.get("lr"), **metrics)
 
     def to_dict(self) -> dict[str, float]:
         """Return the line of the log."""
         seconds = {} if self.seconds is None else {"seconds": self.seconds}
         lr = {} if self.lr is None else {"lr": self.lr}
-        metrics = {f"val/{k}": v for k, v in self.val.items()} | {f"raw/{k}": v for k, v in self.raw.items()}
+        groups = {group: getattr(self, group) for group in _METRIC_GROUPS}
+        metrics = {f"{group}/{name}": value for group, each in groups.items() for name, value in each.items()}
         return {"step": self.step, **seconds, **self.losses, **metrics, **lr}
 
     def __getitem__(self, key: str) -> float:

@@ -26,7 +26,7 @@ PLAN_FILE = "plan.yaml"
 VALIDATION_COLUMNS = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
 """Columns of a recorded run's validations, and their keys in the log."""
 
-_AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None}
+_AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None, "train.batch_size": None}
 """Keys and values of settings that depend on the machine or the data."""
 
 _RESOLVED = ("image.resize", "image.crop", "backbone.stride")
