@@ -3,7 +3,7 @@
 python scripts/recipe_results.py            # write src/winnow/training/recipe_results.json
 python scripts/recipe_results.py --check    # fail if the file differs from the tables
 
-A row counts if its method is a recipe, such as `recipe=proxy-anchor` or `recipe=common,loss=ms`, and if all its runs are
+A row counts if its method is a recipe, such as `recipe=proxy-anchor` or `recipe=common,loss=ms`, and all its runs are
 finished. Of several tables with the same row the one with the most runs counts, then the last by name.
 """
 
