@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
 from winnow.protocols.spec import (
+    AVERAGE,
     RECIPE_KEY,
     SAMPLES_PER_CLASS,
     BackboneSpec,
+    Budget,
     BySize,
     DatasetSpec,
     ProtocolSpec,
+    budget_settings,
     check_overrides,
 )
 from winnow.references import REFERENCES
@@ -45,7 +48,7 @@ Settings = Callable[[DatasetSpec, ProtocolSpec, bool], Overrides]
 class Addition:
     """What is added to a loss; a method has at most one addition of each kind."""
 
-    kind: str  # "references", "pooling", or "messages"
+    kind: str  # "references", "pooling", "messages", or "weights"
     about: str
     settings: Settings
 
@@ -101,6 +104,10 @@ def _libc(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overri
     )  # fmt: skip
 
 
+def _average(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
+    return Overrides.parse(f"train.average={AVERAGE}")
+
+
 ADDITIONS: Mapping[str, Addition] = {
     "xbm": Addition("references", "cross-batch memory from step 1000 on", _memory(1)),
     "xbm-s": Addition("references", "the smaller cross-batch memory of [Thesis]", _memory(0)),
@@ -110,12 +117,18 @@ ADDITIONS: Mapping[str, Addition] = {
     "gsp-zsr": Addition("pooling", "GSP with zero-shot regularization, as in the published tables", _gsp(0.3, 0.1)),
     "gsp-only": Addition("pooling", "GSP without zero-shot regularization", _gsp(0.3, 0.0)),
     "zsr": Addition("pooling", "zero-shot regularization without selection (mu = 1)", _gsp(1.0, 0.1)),
+    "average": Addition(
+        "weights", "averaged weights: in a table of CCP the control, which takes as many steps", _average
+    ),
     **{
         name: Addition("pooling", f"pooling={name} instead of average pooling", _pooling(name))
         for name in POOLINGS
         if name != "gsp"
     },
 }
+
+CCP = ("ccp", "ccp-s")
+"""Additions whose tables need a control, see `control_of`."""
 
 PUBLISHED_METHODS = (
     "c1", "c1+xbm", "c1+xbm+gsp-zsr", "c1+ccp", "c1+ccp+gsp-zsr", "c2", "c2+gsp-only", "c2+zsr", "c2+gsp-zsr",
@@ -225,16 +238,20 @@ class MethodSpec:
             raise ConfigError(f"method '{self}': methods are compared at one embedding size. Set dim for all runs.")
         return Overrides.parse(*self.settings)
 
-    def of_run(self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
+    def of_run(
+        self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec, budget: Budget = "early-stop"
+    ) -> Overrides:
         """Return the settings of a run, except for its classes, its seed, and what users set.
 
-        The settings of a method follow the protocol's. A recipe has all settings but the network and the embedding
-        size, which are the protocol's, so that a table compares equal ones.
+        The settings of a method follow the protocol's and the budget's. A recipe has all settings but the network, the
+        embedding size, and in a fixed budget the choice of the last weights: its own budget is fixed too.
         """
         if self.recipe is None:
-            return protocol.settings(dataset, backbone) | self.overrides(dataset, protocol, backbone)
+            shared = protocol.settings(dataset, backbone) | budget_settings(budget, dataset)
+            return shared | self.overrides(dataset, protocol, backbone)
         named = Overrides({RECIPE_KEY: self.recipe, "data": dataset.name})
-        return with_recipe(named | self.own) | protocol.recipe_settings(backbone)
+        last = ["train.select_weights=last"] if budget == "fixed" else []
+        return with_recipe(named | self.own) | protocol.recipe_settings(backbone) | Overrides.parse(*last)
 
     def overrides(self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
         """Return the settings of the loss and the additions, which follow the protocol's."""
@@ -270,14 +287,38 @@ def is_recipe(method: str) -> bool:
 
 
 def paired_methods(methods: Sequence[MethodSpec]) -> list[tuple[MethodSpec, MethodSpec]]:
-    """Return each method with the one it is compared with: its base, or the first method if it has none."""
+    """Return each method with those it is compared with: its base, or the first method, and the control of CCP."""
     based = {method: base for method in methods if (base := base_of(method, methods)) is not None}
     first = methods[0]
-    return [
+    pairs = [
         (method, based.get(method, first))
         for method in methods
         if method in based or (method != first and based.get(first) != method)
     ]
+    controls = [(method, control) for method in methods if (control := control_of(method, methods)) is not None]
+    return [*pairs, *(pair for pair in controls if pair not in pairs and pair[::-1] not in pairs)]
+
+
+def control_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:
+    """Return, of some methods, the control of a method with CCP; None if it is not among them, or without CCP."""
+    name = control_name(method)
+    wanted = None if name is None else MethodSpec.parse(name).components
+    return next((other for other in methods if other.components == wanted), None)
+
+
+def control_name(method: MethodSpec, *, averaged: bool = True) -> str | None:
+    """Return the control of a method with CCP: averaged weights without CCP; None for other methods.
+
+    CCP selects proxies again and again from weights of many steps, and averaging has that effect alone.
+
+    Args:
+        method: Method whose control is named.
+        averaged: Whether the name adds the average; in a fixed budget all methods have it.
+    """
+    left = [one for one in method.additions if one not in (*CCP, "average")]
+    if not set(CCP) & set(method.additions):
+        return None
+    return str(replace(method, additions=(*left, "average") if averaged else tuple(left)))
 
 
 def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:

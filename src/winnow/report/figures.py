@@ -145,6 +145,63 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
     return figure
 
 
+@styled
+def method_curves(runs: Mapping[str, Sequence[History]], stops: Mapping[str, float]) -> Figure:
+    """Draw the validation and the test curve of every method: mean, and a band of one standard deviation over its runs.
+
+    A dotted line is the curve of the weights themselves where the method evaluates their average. Lines end where the
+    first run of a method ends. Dots mark the mean step of the selected weights.
+
+    Args:
+        runs: Method name to the validations of its runs, with the columns of a recorded run, such as `test MAP@R`.
+        stops: Method name to the mean step of the selected weights.
+
+    Raises:
+        DataError: If no run has a validation.
+    """
+    titles = {"MAP@R": "Validation MAP@R (%)", "test MAP@R": "Test MAP@R (%), not used for selection"}
+    found = {
+        key: {name: series for name, each in runs.items() if (series := _all_series(each, key))}
+        for start in titles
+        for key in (start, f"raw {start}")
+    }
+    panels = [key for key in titles if found[key]]
+    if not panels:
+        raise DataError("runs: no run has a validation. Pass finished runs with their logs.")
+    looks = method_looks(runs)
+    figure = new_figure(_WIDTH + 1.2, 3.0 * len(panels))
+    for axes, key in zip(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels, strict=True):
+        ends = {}
+        for name, seeds in found[key].items():
+            steps, mean = _draw_band(axes, seeds, looks[name], looks[name].line)
+            ends[name] = mean[-1]
+            if name in stops and steps[0] <= stops[name] <= steps[-1]:
+                axes.plot([stops[name]], np.interp([stops[name]], steps, mean), marker=looks[name].marker,
+                          color=looks[name].color, markersize=6, markeredgecolor=GROUND, zorder=4)  # fmt: skip
+            if name in found[f"raw {key}"]:
+                _draw_band(axes, found[f"raw {key}"][name], looks[name], ":", width=1.2)
+        axes.set_title(titles[key])
+        axes.margins(x=0.02)
+        axes.tick_params(labelbottom=True)
+        step_axis(axes, label=key == panels[-1])
+        _label_ends(axes, ends, looks)
+    return figure
+
+
+def _draw_band(
+    axes: Axes, seeds: list[dict[int, float]], look: Look, line: Any, width: float = 1.8
+) -> tuple[list[int], list[float]]:
+    """Draw mean and standard deviation over the steps that all seeds have; return these steps and the mean."""
+    steps = sorted(set.intersection(*(set(series) for series in seeds)))
+    values = 100 * np.array([[series[step] for step in steps] for series in seeds])
+    mean = values.mean(axis=0)
+    if len(seeds) > 1:
+        std = values.std(axis=0, ddof=1)
+        axes.fill_between(steps, mean - std, mean + std, color=look.color, alpha=0.15, linewidth=0)
+    axes.plot(steps, mean, color=look.color, linewidth=width, linestyle=line)
+    return steps, mean.tolist()
+
+
 def _draw_seeds(axes: Axes, seeds: list[dict[int, float]], look: Look, scale: float) -> float:
     """Draw the seeds of a method and their mean; return the last value of the mean."""
     common = sorted(set.intersection(*(set(series) for series in seeds)))
