@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 import signal
@@ -154,7 +155,8 @@ CCP = [
      ["loss=soft_triple", "references.proxies_per_class=2"],
      ["loss=margin", "loss.per_class=true", "miner=distance_weighted", "references=memory", "references.num_batches=2",
       "references.start_step=1"],
-     [*CCP, "loss=c2", "pooling=gap"], [*CCP, "references.start_from=last", "zsr=0.2", "loss=c2"]],
+     [*CCP, "loss=c2", "pooling=gap"],
+     [*CCP, "references.start_from=last", "zsr=0.2", "zsr.preset=authors", "loss=c2"]],
 )  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: list[str]) -> None:
     config = small_config(*words)
@@ -338,6 +340,48 @@ def test_every_parameter_of_model_and_losses_is_in_exactly_one_group() -> None:
     assert rates[id(objective.zsr.class_embeddings)] == pytest.approx(5e-4)
     assert rates[id(objective.head.projection.weight)] == pytest.approx(1e-3)
     assert count_parameters(objective)["trained"] == sum(p.numel() for p in objective.parameters())
+
+
+def test_class_embeddings_have_a_learning_rate_of_their_own() -> None:
+    config = small_config("zsr=0.1", "zsr.lr_multiplier=100")
+    objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
+    assert objective.zsr is not None
+
+    def rates(multipliers: dict[str, float]) -> tuple[float, float]:
+        groups = parameter_groups(objective, 1e-3, multipliers)
+        found = {id(p): group["lr"] for group in groups for p in group["params"]}
+        assert objective.zsr is not None
+        return found[id(objective.zsr.class_embeddings)], found[id(objective.head.projection.weight)]
+
+    assert rates({}) == pytest.approx((1e-1, 1e-3))
+    assert rates({"*": 2}) == pytest.approx((2e-3, 2e-3))  # patterns precede
+    assert rates({"zsr.*": 3}) == pytest.approx((3e-3, 1e-3))
+
+
+class Messages(Callback):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_the_loss_of_zsr_is_logged_beside_that_of_guessing_and_warned_of_once(tmp_path: Path) -> None:
+    words = ["zsr=0.1", "zsr.preset=authors", "zsr.lr_multiplier=0", "train.max_steps=40", "train.eval_steps=2"]
+    config, heard, folder = small_config(*words), Messages(), RunDir(tmp_path / "run")
+    folder.create(config)
+    trainer = make_trainer(config, folder, heard)
+    assert trainer.objective.zsr is not None
+    trainer.objective.zsr.class_embeddings.data.mul_(4)  # long class embeddings, which do not move
+    state = trainer.fit()
+    assert [entry["zsr/guess"] for entry in state.history[1:]] == [math.log(10)] * len(state.history[1:])
+    assert "zsr/guess" not in state.history[0]
+    (note,) = heard.texts
+    assert "zsr.logit_scale=1" in note
+    again = make_trainer(config, folder, heard)
+    again.restore()
+    again._warn_of_guessing()
+    assert len(heard.texts) == 1
 
 
 def test_pattern_without_a_match_is_rejected() -> None:

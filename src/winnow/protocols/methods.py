@@ -97,9 +97,9 @@ def _pooling(name: str) -> Settings:
 def _libc(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
     batches = {"cub": (6, 9), "cars": (10, 7), "sop": (15, 6), "inshop": (14, 4)}
     classes, images = batches.get(dataset.preset or "", (8, 4))
-    preset = IntraBatchRegularizer.presets.get(dataset.preset or "", {})
+    preset = [f"libc.preset={dataset.preset}"] if dataset.preset in IntraBatchRegularizer.presets else []
     return Overrides.parse(
-        "libc=1", *(f"libc.{name}={value}" for name, value in preset.items()),
+        "libc=1", *preset,
         f"train.classes_per_batch={classes}", f"train.samples_per_class={images}",
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from winnow.report.figures import History, method_curves
 from winnow.report.style import svg
 from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
 from winnow.training.config import RunConfig, make_config
+from winnow.training.results import zsr_scale_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,8 +131,7 @@ def notes(table: ProtocolTable) -> list[str]:
     found += _control_notes(table)
     archives = sorted({one for run in table.runs for one in run.data.archive})
     found += [f"Images: {one}." for one in archives]
-    if table.note:
-        found.append(table.note)
+    found += filter(None, [zsr_scale_note(run.config for run in table.runs), table.note])
     for row in table.rows:
         found += _early_notes(row.method, [run for run in table.runs if run.method == row.method])
     found += [f"{method} is excluded. {reason}" for method, reason in table.left_out.items()]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
 
 from winnow.errors import ConfigError
-from winnow.losses import LOSSES
+from winnow.losses import LOSSES, IntraBatchRegularizer, ZeroShotRegularizer
 from winnow.miners import MINERS
 from winnow.models.config import ModelConfig, Section, make_section, present_names, section_of
 from winnow.pooling import POOLINGS
@@ -141,16 +141,19 @@ class ZSRConfig(Section):
 
     shorthand: ClassVar[str | None] = "weight"
     aliases: ClassVar[Mapping[str, str]] = {"ridge": "ridge_alpha", "scale": "logit_scale"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = ZeroShotRegularizer.presets
 
     weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 disables the term")
     ridge_alpha: float = Field(0.05, gt=0, description="penalty of the ridge regression")
-    logit_scale: float = Field(9.5, gt=0, description="factor on the logits")
+    logit_scale: float = Field(1.0, gt=0, description="factor on the logits")
+    lr_multiplier: float = Field(1.0, ge=0, description="factor on the learning rate of the class embeddings")
 
 
 class LIBCConfig(Section):
     """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = IntraBatchRegularizer.presets
 
     weight: float = Field(0.0, ge=0, description="weight of the term next to the loss; 0 disables it")
     num_layers: int = Field(1, ge=1, description="layers of message passing")
@@ -409,6 +412,8 @@ def config_keys() -> Iterator[ConfigKey]:
 
 
 def _section_keys(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
+    if section.presets:
+        yield ConfigKey(f"{prefix}preset", None, f"published settings for {', '.join(section.presets)}")
     for name, field in section.model_fields.items():
         inner = section_of(field)
         if inner is not None:
@@ -465,6 +470,8 @@ def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) 
 def _first_difference(section: type[Section] | None, requested: Any, recorded: Any, key: str) -> str | None:
     if not (isinstance(requested, Mapping) and isinstance(recorded, Mapping)):
         return None if requested == recorded else key
+    if section is not None and section.shorthand == "weight" and requested.get("weight") == recorded.get("weight") == 0:
+        return None  # the other settings of a term without weight change no number
     # The settings of a component, and multipliers by pattern, are compared as a whole: an extra one is a difference.
     for name in requested if section is not None else {**requested, **recorded}:
         inner = section_of(section.model_fields[name]) if section is not None else None

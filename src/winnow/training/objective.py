@@ -115,9 +115,7 @@ def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int)
     zsr = None
     check_objective(config)
     if config.zsr.weight > 0:
-        zsr = ZeroShotRegularizer(
-            num_classes, config.dim, ridge_alpha=config.zsr.ridge_alpha, logit_scale=config.zsr.logit_scale
-        )
+        zsr = ZeroShotRegularizer(num_classes, config.dim, **config.zsr.model_dump(exclude={"weight"}))
     libc = None
     if config.libc.weight > 0:
         libc = IntraBatchRegularizer(num_classes, config.dim, **config.libc.model_dump())
@@ -187,13 +185,15 @@ def check_components(config: RunConfig) -> None:
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
     """Group all trainable parameters by learning rate.
 
-    The last pattern that matches a name counts.
+    A module with an attribute `lr_multiplier` has a rate of its own. The last pattern that matches a name precedes it.
 
     Raises:
         ConfigError: If a pattern matches no parameter.
     """
     rates: dict[float, list[nn.Parameter]] = {}
     unused = set(multipliers)
+    own = {f"{name}.*": getattr(part, "lr_multiplier", None) for name, part in objective.named_modules()}
+    multipliers = {name: factor for name, factor in own.items() if factor is not None} | multipliers
     for name, parameter in objective.named_parameters():
         matching = [pattern for pattern in multipliers if fnmatchcase(name, pattern)]
         unused -= set(matching)

@@ -143,6 +143,8 @@ class Trainer:
             if state.step % self.eval_every == 0 or state.step == self.config.train.max_steps:
                 self._check_finite()
                 losses = self.training_step.read_losses(state.step - self._last_validation())
+                if self.objective.zsr is not None:
+                    losses["zsr/guess"] = self.objective.zsr.guess
                 yield from self._iter_validate(losses, start_time)
             yield
         self.objective.load_state_dict(self.best_state)
@@ -188,6 +190,7 @@ class Trainer:
         lr = None if self.learning_rates is None else self._last_rate()
         entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, test, raw_test)
         state.history.append(entry)
+        self._warn_of_guessing()
 
         improved = self.early_stopping.update(state, value)
         if improved:
@@ -201,6 +204,14 @@ class Trainer:
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self.checkpoint(), state.history)
         self.callback.validated(entry, improved, self.config.train.monitor)
+
+    def _warn_of_guessing(self) -> None:
+        """Warn once if zero-shot regularization is no better than guessing."""
+        if self.objective.zsr is not None:
+            values = [entry.losses.get("zsr", 0.0) for entry in self.state.history]
+            text = self.objective.zsr.guess_warning([value for value in values if value > 0])  # 0: no attributes yet
+            if text is not None:
+                self.callback.message(text)
 
     def _iter_metrics(self) -> Steps[tuple[Metrics, Metrics]]:
         """Evaluate the weights that the objective has now on validation, and on test for the test curve."""
