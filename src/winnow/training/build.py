@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from winnow.data import CropTransform, ImageCache, ImageSet, Splits, load_images, split_by_class
+from winnow.data.augmentation import Augmentation
 from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
 from winnow.data.splits import ON_TEST
@@ -241,6 +242,7 @@ def make_crops(config: RunConfig) -> CropTransform:
     return CropTransform(
         resize=config.image.resize, train_resize=augment.resize, size=config.image.crop,
         scale=augment.scale, ratio=augment.ratio, hflip=augment.hflip, transform=transform,
+        augmentation=Augmentation(augment.rand_augment, augment.color_jitter, augment.random_erasing),
     )  # fmt: skip
 
 
