@@ -271,7 +271,8 @@ class TrainConfig(Section):
     eval_steps: int | None = Field(
         None,
         ge=1,
-        description="steps between validations, each with a checkpoint; default one epoch, limited to 10 to 100",
+        description="steps between validations, each with a checkpoint; default one epoch, at least 10 and, unless "
+        "train.unit=epochs, at most 100",
     )
     monitor: Literal["MAP@R", "P@1"] = Field(
         "MAP@R", description="validation metric that selects the best weights and stops training"
@@ -340,6 +341,7 @@ class RunConfig(ModelConfig):
                 return f"; did you mean '{kind}={key}'?"
         return super().suggest(key, known)
 
+    recipe: str | None = Field(None, description="named settings that precede all others; `winnow recipes` lists them")
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
     loss: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(LOSSES.resolve)] = Field(
