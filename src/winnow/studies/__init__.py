@@ -15,6 +15,7 @@ from winnow.studies import (
     copies,
     delta_cover,
     finetune_small,
+    frozen_heads,
     gains,
     gsp_grids,
     iterations,
@@ -26,6 +27,7 @@ from winnow.studies import (
     tokens,
     toy_map,
     zero_shot,
+    zsr_forms,
 )
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
@@ -57,6 +59,7 @@ _ALL: tuple[Study, ...] = (
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
     zero_shot.ZERO_SHOT,
+    zsr_forms.ZSR_FORMS,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,
@@ -71,6 +74,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
+    frozen_heads.FROZEN_HEADS,
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
