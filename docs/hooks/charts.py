@@ -98,7 +98,9 @@ def _tick(value: float, logarithmic: bool) -> str:
 
 def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     """Return round numbers at even distances from below `low` to above `high`."""
-    span = (high - low) or 1.0
+    if low == high:
+        low, high = low - 1, high + 1
+    span = high - low
     power = 10.0 ** floor(log10(span / wanted))
     step = next(power * one for one in (1, 2, 5, 10) if span / (power * one) <= wanted)
     return [round(number * step, 10) for number in range(floor(low / step), ceil(high / step) + 1)]

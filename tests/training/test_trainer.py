@@ -155,7 +155,7 @@ CCP = [
      ["loss=soft_triple", "references.proxies_per_class=2"],
      ["loss=margin", "loss.per_class=true", "miner=distance_weighted", "references=memory", "references.num_batches=2",
       "references.start_step=1"],
-     [*CCP, "loss=c2", "pooling=gap"],
+     [*CCP, "loss=c2", "pooling=gap"], ["loss=proxy_anchor", "zsr=0.2", "zsr.class_embeddings=proxies"],
      [*CCP, "references.start_from=last", "zsr=0.2", "zsr.preset=authors", "loss=c2"]],
 )  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: list[str]) -> None:
@@ -391,6 +391,16 @@ def test_pattern_without_a_match_is_rejected() -> None:
         parameter_groups(objective, 1e-3, {"proxies": 100})
 
 
+def test_shared_class_embeddings_need_proxies() -> None:
+    words = ["zsr=0.1", "zsr.class_embeddings=proxies"]
+    with pytest.raises(ConfigError, match=r"zsr\.class_embeddings: references=batch has no proxies"):
+        build_objective(small_config(*words, "loss=c2"), Head(16, 8, {"name": "gsp"}), num_classes=10)
+    trainer = make_trainer(small_config(*words, "loss=proxy_anchor"))
+    trainer.fit()
+    assert "zsr.class_embeddings" not in weights(trainer)
+    assert any(entry.losses.get("zsr", 0) > 0 for entry in trainer.state.history)
+
+
 def test_zsr_needs_a_pooling_with_attributes() -> None:
     with pytest.raises(ConfigError, match=r"zsr\.weight: pooling=gap has no attributes.*gsp"):
         build_objective(small_config("pooling=gap", "zsr=0.1"), Head(16, 8, {"name": "gap"}), num_classes=10)
@@ -436,11 +446,21 @@ def test_checkpoint_without_a_scaler_resumes_with_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("validations", [0, 3])
-def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tmp_path: Path, validations: int) -> None:
-    """A real process is killed while it fine-tunes a network with ZSR and random crops."""
+@pytest.mark.parametrize(
+    ("validations", "more"),
+    [
+        (0, ["zsr=0.2"]),
+        (3, ["zsr=0.2"]),
+        (5, [*CCP, "loss=c2", "train.average=0.9", "train.schedule=cosine", "train.chunk_size=4",
+             "augment.resize=original", "augment.random_erasing=0.5", "train.patience=99"]),
+    ],
+)  # fmt: skip
+def test_run_killed_by_sigkill_resumes_bit_identical(
+    make_folder: MakeFolder, tmp_path: Path, validations: int, more: list[str]
+) -> None:
+    """A real process is killed while it fine-tunes a network on random crops."""
     data = make_folder()
-    words = [f"data={data}", *TINY, "backbone.train=full", "zsr=0.2", "train.max_steps=40", "train.device=cpu"]
+    words = [f"data={data}", *TINY, "backbone.train=full", *more, "train.max_steps=40", "train.device=cpu"]
     whole = RunDir(tmp_path / "whole")
     train(load_config(None, words), whole)
 
@@ -468,6 +488,8 @@ def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tm
         a, b = (folder.load(getattr(folder, file)) for folder in (whole, broken))
         a, b = (state.get("learner", state) for state in (a, b))
         assert same(a, b), file
+    averages = [folder.load(folder.checkpoint_file)["average"] for folder in (whole, broken)]
+    assert averages == [None, None] if "zsr=0.2" in more else same(*averages)
     assert _untimed(whole) == _untimed(broken)
 
 

@@ -14,9 +14,11 @@ from winnow.studies import (
     collage,
     copies,
     delta_cover,
+    frozen_heads,
     gains,
     gsp_grids,
     iterations,
+    localization,
     loss_grids,
     pooling_grids,
     reranking,
@@ -24,6 +26,7 @@ from winnow.studies import (
     tokens,
     toy_map,
     zero_shot,
+    zsr_forms,
 )
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
@@ -47,6 +50,7 @@ _ALL: tuple[Study, ...] = (
     gsp_grids.M_EPS,
     gsp_grids.PROTOTYPES,
     iterations.ITERATIONS,
+    localization.LOCALIZATION,
     pooling_grids.POOLINGS,
     pooling_grids.CUB_POOLING_STUDY,
     collage.COLLAGE,
@@ -54,6 +58,7 @@ _ALL: tuple[Study, ...] = (
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
     zero_shot.ZERO_SHOT,
+    zsr_forms.ZSR_FORMS,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,
@@ -67,6 +72,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
+    frozen_heads.FROZEN_HEADS,
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,

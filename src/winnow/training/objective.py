@@ -70,7 +70,17 @@ class Objective(nn.Module):
         """
         with self.processes.fork_rng(inputs.device):
             output = self.model(inputs, return_details=True)
-        embeddings = self.processes.gather(output.vector, len(labels))
+        return self.terms(output.vector, output.attributes, labels)
+
+    def terms(self, vectors: Tensor, attributes: Tensor | None, labels: Tensor) -> dict[str, Tensor]:
+        """Return the terms of the objective for the output of the model.
+
+        Args:
+            vectors: Embeddings of the batch, or of this process's slice of it.
+            attributes: Attributes of the pooling for the same images; None if it has none.
+            labels: Labels (B,) of the whole batch.
+        """
+        embeddings = self.processes.gather(vectors, len(labels))
         metric = self.references(self.loss, embeddings, labels)
         total, terms = metric, {}
         if self.regularizer is not None:
@@ -80,7 +90,9 @@ class Objective(nn.Module):
             terms["libc"] = self.libc(embeddings, labels)
             total = total + self.libc.weight * terms["libc"]
         if self.zsr is not None:
-            terms["zsr"] = self.zsr(self.processes.gather(output.attributes, len(labels)), labels)
+            assert attributes is not None, "checked by check_objective"
+            gathered = self.processes.gather(attributes, len(labels))
+            terms["zsr"] = self.zsr(gathered, labels, self.references.class_centers())
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
         if self.proximal is not None:
             terms["pull"] = self.proximal()
@@ -132,10 +144,13 @@ def check_objective(config: RunConfig) -> None:
         ConfigError: If batches have no positive pairs, or a regularizer gets no input from the pooling or references.
     """
     source = config.references.name
-    if (
-        getattr(config.regularizer, "centers", None) == "proxies"
-        and REFERENCES[source].class_centers is References.class_centers
-    ):
+    without_proxies = REFERENCES[source].class_centers is References.class_centers
+    if config.zsr.weight > 0 and config.zsr.class_embeddings == "proxies" and without_proxies:
+        raise ConfigError(
+            f"zsr.class_embeddings: references={source} has no proxies. Set references=proxies or "
+            "zsr.class_embeddings=own."
+        )
+    if getattr(config.regularizer, "centers", None) == "proxies" and without_proxies:
         raise ConfigError(f"regularizer.centers: references={source} has no proxies. Set regularizer.centers=means.")
     if source == "batch" and config.train.sampler == "random":
         raise ConfigError(
