@@ -69,7 +69,6 @@ functional = find("winnow.functional")
 evaluation = find("winnow.evaluation")
 Embedder = find("winnow:Embedder")
 Index = find("winnow:Index")
-load_config = find("winnow.training:load_config")
 RunFolder = find("winnow.training:RunDir", "winnow.training.run_dir:RunDir", "winnow.training:RunFolder")
 Monitor = find("winnow.training:Callback", "winnow.training:Monitor")
 
@@ -88,8 +87,9 @@ def old_key(key: str) -> str:
 
 def build(registry: Any, section: Mapping[str, Any], *, width: int, classes: int, batch: int, positions: int) -> Any:
     """Build a part by its section in the words of 0.1.0."""
+    stated = {"normalised": False} if section["name"] == "ccp" else {}  # the default of 0.1.0
     return registry.build(
-        dict(section), width=width, embedding_size=width, in_features=width, dim=width, num_classes=classes,
+        {**stated, **section}, width=width, embedding_size=width, in_features=width, dim=width, num_classes=classes,
         batch=batch, batch_size=batch, positions=positions, num_positions=positions,
     )  # fmt: skip
 
@@ -129,7 +129,13 @@ def call_references(references: Any, loss: Any, queries: Tensor, labels: Tensor)
 
 
 def seed_ccp(references: Any, pool: Tensor, classes: Tensor, *, first: bool) -> None:
-    """Set CCP's proxies from a pool."""
+    """Set CCP's proxies from a pool.
+
+    0.1.0 selected first, of normalized embeddings, the one that rounding made the longest. Now the longest before
+    normalization is first, so that the choice does not depend on rounding.
+    """
+    if first and getattr(references, "normalize_proxies", False):
+        pool = NORMALIZERS["unit"](pool)
     call(
         references.seed, pool, classes, first__first_problem__is_first=first,
         normalize__normalise=NORMALIZERS["unit"],
@@ -272,7 +278,23 @@ def make_network(name: str) -> nn.Module:
 
 def make_config(tree: Mapping[str, Any]) -> Any:
     """Return a config from a tree in the words of 0.1.0."""
-    return find("winnow.training.config:make_config")(tree)
+    return find("winnow.training.config:read_recorded", "winnow.training.config:make_config")(tree)
+
+
+CHANGED_DEFAULTS = {
+    "backbone.train=full": ["train.average=0"],
+    "references=ccp": ["references.normalize_proxies=false", "references.lr_multiplier=1"],
+}
+"""Settings that stand for what 0.1.0 did by default, by the words that they follow.
+
+Averaged weights gain where a backbone is trained, and CCP's raw proxies never turned: both defaults are other ones now.
+"""
+
+
+def load_config(file: str | None, words: Sequence[str] = ()) -> Any:
+    """Return a config from words of 0.1.0, with its defaults where they have changed."""
+    stated = [one for word, defaults in CHANGED_DEFAULTS.items() if word in words for one in defaults]
+    return find("winnow.training:load_config")(file, [*words, *stated])
 
 
 def dump(config: Any) -> dict[str, Any]:
@@ -302,7 +324,7 @@ def protocol_task(
         kind = kind.model_copy(update={"runs": 1, "folds": 1})
     dataset, network = find("winnow.protocols:find_dataset")(target), find("winnow.protocols:find_backbone")(backbone)
     request = find("winnow.protocols:ProtocolRequest")
-    return request(kind, dataset, list(methods), folder, network, overrides=list(words))
+    return request(kind, dataset, [present_method(one) for one in methods], folder, network, overrides=list(words))
 
 
 def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
@@ -312,6 +334,11 @@ def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
          run.planned.config)
         for run in task.plan()
     ]  # fmt: skip
+
+
+def present_method(text: str) -> str:
+    """Return a method of 0.1.0 by the name of what it trained; the other renamed ones are still read."""
+    return re.sub(r"\+(ccp(?:-s)?)(?=$|[+,])", lambda match: f"+{RENAMED_ADDITIONS[match[1]]}", text)
 
 
 def first_method(text: str) -> str:
@@ -372,8 +399,13 @@ def study_names() -> list[str]:
     return [first_names.get(name, name) for name in find("winnow.studies:STUDIES")]
 
 
-RENAMED_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
-"""First names of what protocols add to losses and their present ones."""
+RENAMED_ADDITIONS = {
+    "gsp": "gsp-zsr", "gsp-alone": "gsp-only", "ccp": "ccp-literal", "ccp-s": "ccp-s-literal",
+}  # fmt: skip
+"""First names of what protocols add to losses and their present ones.
+
+`ccp` trains proxies that move now; what 0.1.0 trained under this name is `ccp-literal`.
+"""
 FIRST_TEXTS = {
     "ablation": "one model on two thirds of the training classes, judged on the last third; the mean of three",
 }
@@ -398,6 +430,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """Return the result of a run as a dictionary; None if the run is not finished."""
     result = RunFolder(folder).read_result()
     return result.to_dict() if hasattr(result, "to_dict") else result
+
+
+def first_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of a log with what 0.1.0 logged: not the turn of CCP's proxies."""
+    return {key: value for key, value in line.items() if key != "turned"}
 
 
 class Killed(Monitor):  # type: ignore[misc, valid-type]

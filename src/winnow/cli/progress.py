@@ -54,6 +54,8 @@ class ConsoleCallback(Callback):
     def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
         """Show the last validation next to the bar, or print it with rate and time left."""
         text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
+        if "turned" in entry:
+            text += f", proxies turned {entry['turned']:.1f}°"
         if err.is_terminal and self._training is not None:
             self._bars.update(self._training, info=text)
             return

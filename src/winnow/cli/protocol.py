@@ -99,7 +99,7 @@ def protocol(
     request = ProtocolRequest(
         protocol=spec, dataset=on, methods=[word for word in words or () if is_method(word)],
         folder=out_folder or Path("runs") / default_folder, backbone=network, root=data, overrides=overrides,
-        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note,
+        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note, results=imports or (),
     )  # fmt: skip
     planned = request.plan()
     for file in imports or ():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from winnow.integrity import write_checked_text
 from winnow.protocols.ensembles import HEADLINE
+from winnow.protocols.methods import LITERAL
 from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
 from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
@@ -99,6 +100,12 @@ def notes(table: ProtocolTable) -> list[str]:
         found.append(f"Missing images: {'; '.join(missing)}.")
     if table.note:
         found.append(table.note)
+    if any(LITERAL in row.method for row in table.rows):
+        found.append(
+            f"`+ccp{LITERAL}` (`+ccp` in version 0.1.0): proxies are raw embeddings with the learning rate of the "
+            "network, at which they hardly move, and a subproblem starts from the last weights, unless a setting "
+            "replaces this. `+ccp` trains normalized proxies."
+        )
     for row in table.rows:
         found += _early_notes(row.method, [run for run in table.runs if run.method == row.method])
     found += [f"{method} is excluded. {reason}" for method, reason in table.left_out.items()]

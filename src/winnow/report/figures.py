@@ -42,7 +42,7 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw training loss, validation MAP@R, and a changing learning rate of a run.
+    """Draw training loss, validation MAP@R, a changing learning rate, and the turn of CCP's proxies.
 
     The best step is marked.
 
@@ -53,10 +53,12 @@ def run_curves(history: History) -> Figure:
         DataError: If no entry has a loss or a validation.
     """
     loss, val = series_of(history, "loss"), series_of(history, _VAL)
-    rate, raw = series_of(history, "lr"), series_of(history, _RAW)
+    rate, raw, turned = (series_of(history, key) for key in ("lr", _RAW, "turned"))
     panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
+    if panels and turned:
+        panels.append(("Turn of CCP's proxies since their selection (degrees)", turned))
     if not panels:
         raise DataError(f"history: none of {len(history)} entries has 'loss' or '{_VAL}'. Pass the log of a run.")
     figure = new_figure(6.4, 0.6 + 2.2 * len(panels))

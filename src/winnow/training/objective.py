@@ -19,6 +19,9 @@ from winnow.regularizers import REGULARIZERS, CenterRegularizer, class_means
 from winnow.training.config import REGISTRIES, RunConfig
 from winnow.training.engine.distributed import SINGLE_PROCESS
 
+PROXIES = "references.proxies"
+"""Name of the proxies among the parameters of an objective."""
+
 
 class Objective(nn.Module):
     r"""Model with its training objective.
@@ -177,6 +180,16 @@ def check_components(config: RunConfig) -> None:
                 batch_size=batch,
             )
     POOLINGS[config.pooling.name].local_width(config.dim, config.pooling)
+
+
+def rate_multipliers(config: RunConfig) -> dict[str, float]:
+    """Return the factors on the learning rate by pattern, of which the last that matches a name counts.
+
+    `references.lr_multiplier` is the first, so every pattern of `train.lr_multipliers` that matches the proxies wins.
+    """
+    explicit = config.train.lr_multipliers
+    own: float | None = getattr(config.references, "lr_multiplier", None)
+    return explicit if own is None or PROXIES in explicit else {PROXIES: own, **explicit}
 
 
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:

@@ -170,22 +170,24 @@ class ValidationEntry(Mapping[str, float]):
     val: Metrics
     lr: float | None = None  # learning rate before the validation; None where it is constant
     raw: Metrics = field(default_factory=dict)  # of the weights themselves, where `val` is of their average
+    turned: float | None = None  # mean angle in degrees by which CCP's proxies turned in this subproblem
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> ValidationEntry:
         """Read a line of the log."""
         val = {name.removeprefix("val/"): value for name, value in line.items() if name.startswith("val/")}
         raw = {name.removeprefix("raw/"): value for name, value in line.items() if name.startswith("raw/")}
-        known = {"step", "seconds", "lr", *(f"val/{key}" for key in val), *(f"raw/{key}" for key in raw)}
+        known = {"step", "seconds", "lr", "turned", *(f"val/{key}" for key in val), *(f"raw/{key}" for key in raw)}
         losses = {name: value for name, value in line.items() if name not in known}
-        return cls(line["step"], line.get("seconds"), losses, val, line.get("lr"), raw)
+        return cls(line["step"], line.get("seconds"), losses, val, line.get("lr"), raw, line.get("turned"))
 
     def to_dict(self) -> dict[str, float]:
         """Return the line of the log."""
         seconds = {} if self.seconds is None else {"seconds": self.seconds}
         lr = {} if self.lr is None else {"lr": self.lr}
         metrics = {f"val/{k}": v for k, v in self.val.items()} | {f"raw/{k}": v for k, v in self.raw.items()}
-        return {"step": self.step, **seconds, **self.losses, **metrics, **lr}
+        turned = {} if self.turned is None else {"turned": self.turned}
+        return {"step": self.step, **seconds, **self.losses, **metrics, **lr, **turned}
 
     def __getitem__(self, key: str) -> float:
         return self.to_dict()[key]

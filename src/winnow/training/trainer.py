@@ -27,7 +27,7 @@ from winnow.training.engine.step import TrainingStep
 from winnow.training.engine.stream import DeviceStream, Steps, run_to_end
 from winnow.training.evaluation import KS, iter_evaluate
 from winnow.training.inputs import Inputs
-from winnow.training.objective import Objective, parameter_groups
+from winnow.training.objective import Objective, parameter_groups, rate_multipliers
 from winnow.training.results import Metrics, ValidationEntry
 from winnow.training.run_dir import RunDir
 from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau, make_schedule
@@ -81,7 +81,7 @@ class Trainer:
             objective.model.backbone.compile_training()
         # A fused optimizer unscales 16-bit gradients itself, after they are clipped.
         self._optimizer_options = {"fused": self.device.type == "cuda" and not scaler, "capturable": graph}
-        groups = parameter_groups(objective, settings.lr, settings.lr_multipliers)
+        groups = parameter_groups(objective, settings.lr, rate_multipliers(config))
         optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
         optimizer = optimizer_class(
             groups, lr=settings.lr, weight_decay=settings.weight_decay,
@@ -100,7 +100,7 @@ class Trainer:
 
         # One step
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
-        self.average = WeightAverage(objective, settings.average) if settings.average > 0 else None
+        self.average = WeightAverage(objective, settings.average) if settings.average else None
         self.training_step = TrainingStep(
             self.fabric, self.wrapped, self.optimizer, max_grad_norm=config.train.max_grad_norm, check_norm=not scaler,
             capture=self.stream.capture if graph else None,
@@ -182,7 +182,8 @@ class Trainer:
         value = metrics[self.config.train.monitor]
         state.seconds = time.perf_counter() - start_time
         lr = None if self.learning_rates is None else self._last_rate()
-        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw)
+        turned = None if self.ccp_solver is None else self.ccp_solver.turned()
+        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, turned)
         state.history.append(entry)
 
         improved = self.early_stopping.update(state, value)
@@ -190,7 +191,11 @@ class Trainer:
             with nullcontext() if self.average is None or state.step == 0 else self.average.applied():
                 self.best_state = {key: tensor.detach().clone() for key, tensor in self.objective.state_dict().items()}
         if self.ccp_solver is not None:
-            yield from self.ccp_solver.iter_update(state.step, metrics[self.ccp_solver.monitor], over=self._is_over())
+            over = self._is_over()
+            yield from self.ccp_solver.iter_update(state.step, metrics[self.ccp_solver.monitor], over=over)
+            warning = self.ccp_solver.warning(state.step, over=over)
+            if warning is not None:
+                self.callback.message(warning)
         if self.plateau is not None and state.step > 0:  # the value of the pretrained network does not count
             self.plateau.update(value)
 
