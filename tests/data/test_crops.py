@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
 from winnow.data import CropTransform, ImageCache, RaggedImages, crop_batch, crops, random_flips, train_boxes
+from winnow.data.crops import match_levels
 from winnow.errors import ConfigError, DataError
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -195,6 +197,58 @@ def test_training_crops_may_be_cut_from_larger_images(arrays, noise) -> None:
         cut.train(small, [0], torch.Generator())
 
 
+def test_large_boxes_are_cut_from_halved_copies(arrays) -> None:
+    # A fine checkerboard is gray on average. Bilinear interpolation alone would pick single pixels of it.
+    board = (np.indices((256, 320)).sum(0) % 2 * 255).astype(np.uint8)[..., None].repeat(3, 2)
+    store = ImageCache(arrays([board]), resize="original", cache="ram")
+    batch = store.locate([0, 0, 0])
+    boxes = torch.tensor([[0.0, 0, 256, 320], [3.0, 5.0, 16, 16], [10.0, 20.0, 33, 40]])
+    copies, scaled = match_levels(batch, boxes, 16)
+    assert copies.heights.tolist() == [16, 256, 128]  # 256 / 16 is halved four times, 33 / 16 once
+    found = crop_batch(copies, scaled, 16)
+    assert (found[0] - 0.5).abs().max() < 0.01
+    assert torch.equal(found[1], torch.from_numpy(board[3:19, 5:21]).permute(2, 0, 1).float() / 255)
+    assert (found[2] - 0.5).abs().max() < 0.01
+
+
+@given(height=st.integers(1, 300), width=st.integers(1, 300), size=st.integers(1, 64), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_box_has_about_the_size_of_the_crop_in_its_copy(height: int, width: int, size: int, data) -> None:
+    batch = RaggedImages(torch.zeros(0, dtype=torch.uint8), *torch.tensor([[6], [height], [width]]))
+    share = st.floats(0.05, 1)
+    box = torch.tensor([[0.0, 0.0, height * data.draw(share), width * data.draw(share)]])
+    copy, scaled = match_levels(batch, box, size)
+    factor = float(scaled[0, 2:].min()) / size
+    halvings = round(math.log2(float(box[0, 2] / scaled[0, 2])))
+    offset, sides = 6, (height, width)
+    for _ in range(halvings):
+        offset, sides = offset + 3 * sides[0] * sides[1], ((sides[0] + 1) // 2, (sides[1] + 1) // 2)
+    assert (int(copy.offsets), (int(copy.heights), int(copy.widths))) == (offset, sides)
+    if halvings:
+        assert factor >= 0.7
+    assert factor <= 1.42 or min(sides) < 32  # no smaller copy exists
+
+
+def test_crops_of_originals_are_close_to_antialiased_ones(arrays) -> None:
+    rng = np.random.default_rng(0)
+    coarse = Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    image = np.asarray(coarse.resize((480, 320), Image.Resampling.BICUBIC))
+    cut = CropTransform(resize=32, train_resize="original", size=48, scale=(0.08, 1), hflip=False)
+    store = ImageCache(arrays([image]), resize="original", cache="ram")
+    found = cut.train(store, [0] * 20, torch.Generator().manual_seed(0))
+    boxes = train_boxes(
+        torch.full((20,), 320), torch.full((20,), 480), torch.Generator().manual_seed(0), scale=(0.08, 1)
+    )
+    plain = crop_batch(store.gather([0] * 20), boxes, 48)
+    exact = torch.stack(
+        [torch.from_numpy(np.array(Image.fromarray(image).resize(
+            (48, 48), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)
+        ))).permute(2, 0, 1).float() / 255 for top, left, height, width in boxes.tolist()]
+    )  # fmt: skip
+    errors = [float((crops_ - exact).square().mean()) for crops_ in (found, plain)]
+    assert errors[0] < 0.25 * errors[1]
+
+
 def test_train_crops_follow_the_generator(store: ImageCache) -> None:
     cut = CropTransform(resize=8, size=(5, 6))
     first, same, other = (cut.train(store, [0, 1, 2], torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
@@ -244,6 +298,7 @@ def test_invalid_settings_are_rejected(store: ImageCache) -> None:
         ("image.crop", {"size": 0}),
         ("image.resize", {"resize": 0}),
         ("augment.resize", {"train_resize": 0}),
+        ("augment.resize", {"train_resize": -3}),
         ("augment.scale", {"scale": (0.5, 0.2)}),
         ("augment.scale", {"scale": (0.0, 1.0)}),
         ("augment.ratio", {"ratio": (2.0, 1.0)}),

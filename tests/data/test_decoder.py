@@ -47,6 +47,22 @@ def test_processes_give_the_pixels_that_threads_give(folder: Path) -> None:
         decoder.close()
 
 
+def test_processes_give_the_halved_copies_that_threads_give(tmp_path: Path, noise) -> None:
+    (tmp_path / "a").mkdir()
+    for index, size in enumerate([(90, 130), (20, 80)]):
+        Image.fromarray(noise(*size, index)).save(tmp_path / "a" / f"{index}.png")
+    images = read_folder(tmp_path)
+    threads, processes = (Decoder(images, "original", workers=1, processes=flag) for flag in (False, True))
+    for index, (height, width) in enumerate([(90, 130), (20, 80)]):
+        (a, *sides), (b, *others) = threads.read_flat(index), processes.read_flat(index)
+        assert np.array_equal(a, b)
+        assert sides == others == [height, width]
+        assert len(a) > 3 * height * width or index == 1  # the short side of the second is too small to halve
+        assert np.array_equal(threads.read(index), np.asarray(images.read(index)))
+    for decoder in (threads, processes):
+        decoder.close()
+
+
 def test_a_store_of_many_images_decodes_uses_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = read_folder(folder)
     expected = ImageCache(images, resize=8, cache="ram").gather(range(5))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from winnow.data import MPerClassSampler
+from winnow.data import MPerClassSampler, RandomSampler
 from winnow.errors import ConfigError
 
 SIZES = st.lists(st.integers(1, 9), min_size=2, max_size=12)
@@ -142,3 +142,53 @@ def test_the_images_of_a_class_do_not_depend_on_the_other_classes() -> None:
     for step in range(6):
         batch = among.batch(step)
         assert alone.batch(step).tolist() == batch[batch < 10].tolist()
+
+
+@given(count=st.integers(1, 40), data=st.data())
+@settings(deadline=None)
+def test_an_epoch_of_random_batches_shows_no_image_twice(count: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, count))
+    sampler = RandomSampler(count, size, seed=data.draw(st.integers(0, 99)))
+    assert len(sampler) == count // size
+    for epoch in range(3):
+        batches = [sampler.batch(epoch * len(sampler) + offset) for offset in range(len(sampler))]
+        assert all(batch.shape == (size,) and batch.dtype == np.int64 for batch in batches)
+        seen = np.concatenate(batches).tolist()
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(range(count))
+        assert count - len(seen) < size
+
+
+def test_a_random_batch_depends_only_on_seed_and_step() -> None:
+    straight = [b.tolist() for b in islice(RandomSampler(23, 5, seed=5).iterate(), 30)]
+    jumping = RandomSampler(23, 5, seed=5)
+    for step in np.random.default_rng(0).permutation(30).tolist():
+        assert jumping.batch(step).tolist() == straight[step]
+    assert [b.tolist() for b in islice(RandomSampler(23, 5, seed=6).iterate(), 30)] != straight
+    assert [batch for _ in range(2) for batch in jumping] == straight[:8]  # as a batch sampler of a data loader
+
+
+def test_random_batches_show_all_images_equally_often() -> None:
+    sampler = RandomSampler(10, 3)
+    seen = Counter(np.concatenate([sampler.batch(step) for step in range(3 * 400)]).tolist())
+    assert set(seen) == set(range(10))
+    assert min(seen.values()) > 0.9 * max(seen.values())
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
+def test_the_slices_of_all_ranks_make_a_random_batch(world_size: int) -> None:
+    whole = RandomSampler(30, 7, seed=1)
+    ranks = [RandomSampler(30, 7, seed=1, rank=rank, world_size=world_size) for rank in range(world_size)]
+    for step in (0, 3, 11):
+        parts = [rank.batch(step) for rank in ranks]
+        assert np.concatenate(parts).tolist() == whole.batch(step).tolist()
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_impossible_random_batches() -> None:
+    with pytest.raises(ConfigError, match="batch_size=5: only 4 training images"):
+        RandomSampler(4, 5)
+    with pytest.raises(ConfigError, match="batch_size=0: expected at least 1"):
+        RandomSampler(4, 0)
+    with pytest.raises(ConfigError, match="batch_size=2: expected at least 3"):
+        RandomSampler(4, 2, world_size=3)

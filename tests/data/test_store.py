@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from winnow.data import ImageCache, ImageCacheView, RaggedImages, read_folder, resize_short
+from winnow.data import ImageCache, ImageCacheView, RaggedImages, decoding, read_folder, resize_short
 from winnow.data import store as store_module
+from winnow.data.store import max_halvings
 from winnow.errors import ConfigError, DataError
 
 SIZES = [(9, 13), (20, 8), (1, 1), (8, 8), (40, 24), (3, 50)]
@@ -185,3 +186,62 @@ def test_a_view_lists_the_images_that_its_cache_skipped(tmp_path: Path, write) -
         ImageCacheView(store, b)
     with pytest.raises(DataError, match=r"c/1\.png: image cannot be read .* any other of the 1"):
         ImageCacheView(store, c, strict=False)
+
+
+ORIGINALS = [(70, 33), (64, 65), (31, 40), (8, 8), (200, 129), (1, 1)]
+HALVINGS = [1, 2, 0, 0, 3, 0]  # while the short side is at least 16: 33 to 17, 64 to 32 to 16, 129 to 65 to 33 to 17
+
+
+@pytest.mark.parametrize("cache", ["auto", "ram", "device", "none"])
+def test_images_of_original_size_come_with_halved_copies(arrays, noise, cache: str) -> None:
+    values = [noise(*size, seed) for seed, size in enumerate(ORIGINALS)]
+    store = ImageCache(arrays(values), resize="original", cache=cache, workers=2)
+    indices = [4, 0, 3, 1, 2, 5, 4]
+    batch = store.locate(indices)
+    times = max_halvings(batch.heights, batch.widths)
+    assert times.tolist() == [HALVINGS[index] for index in indices]
+    for level in range(4):
+        chosen = times.clamp(max=level)
+        found = as_arrays(batch.halved(chosen))
+        for pixels, index, number in zip(found, indices, chosen.tolist(), strict=True):
+            expected = values[index].astype(np.float64)
+            for _ in range(number):  # means of 2 x 2 pixels; at an odd end, of those that exist
+                height, width = (-(-side // 2) for side in expected.shape[:2])
+                expected = np.array(
+                    [[expected[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean((0, 1)) for j in range(width)]
+                     for i in range(height)]
+                )  # fmt: skip
+            assert pixels.shape == expected.shape
+            assert np.abs(pixels - expected).max() <= number + 1e-9  # each halving rounds to whole numbers
+    for image, index in zip(as_arrays(store.gather(indices)), indices, strict=True):
+        assert np.array_equal(image, values[index])
+
+
+def test_very_large_images_of_original_size_are_reduced(arrays, noise, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "MAX_ORIGINAL_SIDE", 20)
+    values = [noise(40, 60, 1), noise(20, 50, 2)]
+    large, small = as_arrays(ImageCache(arrays(values), resize="original", cache="ram").gather([0, 1]))
+    assert np.array_equal(large, np.asarray(resize_short(Image.fromarray(values[0]), 20)))
+    assert np.array_equal(small, values[1])
+
+
+def test_memory_of_original_images_is_four_bytes_a_pixel(arrays, noise) -> None:
+    images = arrays([noise(400, 500, 1), noise(333, 720, 2)])
+    pixels = 400 * 500 + 333 * 720
+    used = len(ImageCache(images, resize="original", cache="ram").gather([0]).pixels)
+    assert 3.9 * pixels < used < 4.05 * pixels
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cache", ["ram", "device", "none"])
+def test_copies_of_original_images_on_a_gpu(arrays, noise, cache: str) -> None:
+    images = arrays([noise(*size, seed) for seed, size in enumerate(ORIGINALS)])
+    found, expected = (
+        ImageCache(images, resize="original", cache=place, device=device).locate([4, 0, 1])
+        for place, device in ((cache, "cuda"), ("ram", "cpu"))
+    )
+    times = torch.tensor([2, 0, 1])
+    moved = found.halved(times).to(torch.device("cuda"))
+    assert moved.pixels.is_cuda
+    for one, other in zip(moved.images(), expected.halved(times).images(), strict=True):
+        assert torch.equal(one.cpu(), other)

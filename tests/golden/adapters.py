@@ -276,25 +276,27 @@ def make_network(name: str) -> nn.Module:
 # --- Configs ----------------------------------------------------------------------------------------------------------
 
 
-def make_config(tree: Mapping[str, Any]) -> Any:
-    """Return a config from a tree in the words of 0.1.0."""
-    return find("winnow.training.config:read_recorded", "winnow.training.config:make_config")(tree)
-
-
-CHANGED_DEFAULTS = {
-    "backbone.train=full": ["train.average=0"],
-    "references=ccp": ["references.normalize_proxies=false", "references.lr_multiplier=1"],
+FIRST_VALUES = ("zsr.logit_scale=9.5",)
+"""Settings whose default has changed, with the value of 0.1.0. Recorded configs name it; words alone do not."""
+FIRST_VALUES_OF = {
+    "backbone.train=full": ("train.average=0",),
+    "references=ccp": ("references.normalize_proxies=false", "references.lr_multiplier=1"),
 }
-"""Settings that stand for what 0.1.0 did by default, by the words that they follow.
+"""The same for runs with a setting.
 
-Averaged weights gain where a backbone is trained, and CCP's raw proxies never turned: both defaults are other ones now.
+The average of fine-tuned weights is validated by default now, and CCP's proxies, which hardly moved, are trained.
 """
 
 
 def load_config(file: str | None, words: Sequence[str] = ()) -> Any:
-    """Return a config from words of 0.1.0, with its defaults where they have changed."""
-    stated = [one for word, defaults in CHANGED_DEFAULTS.items() if word in words for one in defaults]
-    return find("winnow.training:load_config")(file, [*words, *stated])
+    """Return a config from a file or from words of 0.1.0."""
+    of_words = [value for word, values in FIRST_VALUES_OF.items() if word in words for value in values]
+    return find("winnow.training:load_config")(file, [*(FIRST_VALUES if file is None else ()), *words, *of_words])
+
+
+def make_config(tree: Mapping[str, Any]) -> Any:
+    """Return a config from a tree in the words of 0.1.0."""
+    return find("winnow.training.config:read_recorded", "winnow.training.config:make_config")(tree)
 
 
 def dump(config: Any) -> dict[str, Any]:
@@ -303,9 +305,15 @@ def dump(config: Any) -> dict[str, Any]:
 
 
 def dump_numbers(config: Any) -> dict[str, Any]:
-    """Return all settings that can change a number: without the storage of features, whose default has changed."""
+    """Return all settings that can change a number.
+
+    The storage of features, whose default has changed, does not, nor do the other settings of a term without weight.
+    """
     settings = dump(config)
     del settings["data"]["feature_cache"]
+    for name in ("zsr", "libc"):
+        if not settings[name]["weight"]:
+            settings[name] = {"weight": 0}
     return settings
 
 
@@ -324,7 +332,9 @@ def protocol_task(
         kind = kind.model_copy(update={"runs": 1, "folds": 1})
     dataset, network = find("winnow.protocols:find_dataset")(target), find("winnow.protocols:find_backbone")(backbone)
     request = find("winnow.protocols:ProtocolRequest")
-    return request(kind, dataset, [present_method(one) for one in methods], folder, network, overrides=list(words))
+    return request(
+        kind, dataset, [present_method(one) for one in methods], folder, network, overrides=[*FIRST_VALUES, *words]
+    )
 
 
 def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
@@ -432,11 +442,6 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return result.to_dict() if hasattr(result, "to_dict") else result
 
 
-def first_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of a log with what 0.1.0 logged: not the turn of CCP's proxies."""
-    return {key: value for key, value in line.items() if key != "turned"}
-
-
 class Killed(Monitor):  # type: ignore[misc, valid-type]
     """Ends a run at a step, as Ctrl-C does."""
 
@@ -484,7 +489,13 @@ def run_command(*words: str) -> Any:
     """Run a `winnow` command in this process."""
     from typer.testing import CliRunner
 
-    return CliRunner().invoke(find("winnow.cli.main:app"), list(words), catch_exceptions=False)
+    first = FIRST_VALUES if words[0] == "protocol" else ()
+    return CliRunner().invoke(find("winnow.cli.main:app"), [*words, *first], catch_exceptions=False)
+
+
+def first_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of a log with the keys of 0.1.0: without the loss of guessing of ZSR and the turn of proxies."""
+    return {key: value for key, value in line.items() if key not in ("zsr/guess", "turned")}
 
 
 def seed_everything(seed: int) -> None:

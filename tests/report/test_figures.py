@@ -296,3 +296,26 @@ def test_an_explanation_holds_the_image_and_every_map(tmp_path):
     save_explanation(tmp_path / "explained.svg", image, {"GSP": peaked()})
     with pytest.raises(DataError, match="at least one heat map"):
         save_explanation(path, image, {})
+
+
+def test_the_loss_of_zsr_is_drawn_beside_that_of_guessing():
+    entries = [{**entry, "zsr": 5 - 0.1 * number, "zsr/guess": 4.3} if number else entry
+               for number, entry in enumerate(history(0.3))]  # fmt: skip
+    *_, axes = run_curves(entries).axes
+    assert len(run_curves(entries).axes) == len(run_curves(history(0.3)).axes) + 1
+    own, guess = axes.lines
+    assert own.get_ydata()[0] == pytest.approx(4.9)
+    assert set(guess.get_ydata()) == {4.3}
+
+
+def test_the_test_curve_has_a_panel_of_its_own() -> None:
+    entries = [
+        {"step": step, "val/MAP@R": 0.5, "test/MAP@R": 0.3 + step / 100, "raw_test/MAP@R": 0.2 + step / 100}
+        for step in range(0, 30, 10)
+    ]
+    val, test = run_curves(entries).axes
+    assert "Validation" in val.get_title(loc="left")
+    assert "not used for selection" in test.get_title(loc="left")
+    lines = {line.get_label(): line.get_ydata() for line in test.get_lines()}
+    assert list(lines["averaged weights"]) == pytest.approx([30.0, 40.0, 50.0])
+    assert list(lines["weights"]) == pytest.approx([20.0, 30.0, 40.0])

@@ -41,6 +41,7 @@ CASES = {
     "ccp": ["loss=ms", *ALTERNATING],
     # A query and the proxy that was copied from it coincide but for rounding, which differs with the processes.
     "ccp, c2": ["loss=c2", *ALTERNATING],
+    "random batches": ["loss=proxy_nca", "train.sampler=random", "train.batch_size=17"],
     "proxy anchor": ["loss=proxy_anchor", "regularizer=r1", "regularizer.num_samples=3", *RAGGED],
 }  # fmt: skip
 

@@ -91,14 +91,15 @@ class Broken(Callback):
             raise ZeroDivisionError("oh")
 
 
-def test_training_crops_of_larger_images(make_folder: MakeFolder, tmp_path: Path) -> None:
-    words = [*TINY, f"data={make_folder()}", "train.device=cpu", "backbone.train=full", "augment.resize=40"]
+@pytest.mark.parametrize("resize", [40, "original"])
+def test_training_crops_of_larger_images(make_folder: MakeFolder, tmp_path: Path, resize: int | str) -> None:
+    words = [*TINY, f"data={make_folder()}", "train.device=cpu", "backbone.train=full", f"augment.resize={resize}"]
     config = load_config(None, words)
     splits = load_splits(config)
     for shared in (None, RunCache()):
         made = build_setup(resolve_config(config), splits, Callback(), shared)
         expected = make_crops(config).train(
-            ImageCache(splits.train, resize=40), [3, 1], torch.Generator().manual_seed(0)
+            ImageCache(splits.train, resize=resize), [3, 1], torch.Generator().manual_seed(0)
         )
         assert torch.equal(made.train.train([3, 1], torch.Generator().manual_seed(0)), expected)
         middle = CropTransform(resize=config.image.resize, size=config.image.crop)

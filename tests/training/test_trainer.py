@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from tests.conftest import TINY, MakeFolder
+from winnow.data import load_images
 from winnow.errors import ConfigError, ModelError, TrainingError
 from winnow.models import Embedder, Head
 from winnow.seeding import seed_everything
@@ -153,7 +155,8 @@ CCP = [
      ["loss=soft_triple", "references.proxies_per_class=2"],
      ["loss=margin", "loss.per_class=true", "miner=distance_weighted", "references=memory", "references.num_batches=2",
       "references.start_step=1"],
-     [*CCP, "loss=c2", "pooling=gap"], [*CCP, "references.start_from=last", "zsr=0.2", "loss=c2"]],
+     [*CCP, "loss=c2", "pooling=gap"],
+     [*CCP, "references.start_from=last", "zsr=0.2", "zsr.preset=authors", "loss=c2"]],
 )  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: list[str]) -> None:
     config = small_config(*words)
@@ -339,6 +342,48 @@ def test_every_parameter_of_model_and_losses_is_in_exactly_one_group() -> None:
     assert count_parameters(objective)["trained"] == sum(p.numel() for p in objective.parameters())
 
 
+def test_class_embeddings_have_a_learning_rate_of_their_own() -> None:
+    config = small_config("zsr=0.1", "zsr.lr_multiplier=100")
+    objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
+    assert objective.zsr is not None
+
+    def rates(multipliers: dict[str, float]) -> tuple[float, float]:
+        groups = parameter_groups(objective, 1e-3, multipliers)
+        found = {id(p): group["lr"] for group in groups for p in group["params"]}
+        assert objective.zsr is not None
+        return found[id(objective.zsr.class_embeddings)], found[id(objective.head.projection.weight)]
+
+    assert rates({}) == pytest.approx((1e-1, 1e-3))
+    assert rates({"*": 2}) == pytest.approx((2e-3, 2e-3))  # patterns precede
+    assert rates({"zsr.*": 3}) == pytest.approx((3e-3, 1e-3))
+
+
+class Messages(Callback):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_the_loss_of_zsr_is_logged_beside_that_of_guessing_and_warned_of_once(tmp_path: Path) -> None:
+    words = ["zsr=0.1", "zsr.preset=authors", "zsr.lr_multiplier=0", "train.max_steps=40", "train.eval_steps=2"]
+    config, heard, folder = small_config(*words), Messages(), RunDir(tmp_path / "run")
+    folder.create(config)
+    trainer = make_trainer(config, folder, heard)
+    assert trainer.objective.zsr is not None
+    trainer.objective.zsr.class_embeddings.data.mul_(4)  # long class embeddings, which do not move
+    state = trainer.fit()
+    assert [entry["zsr/guess"] for entry in state.history[1:]] == [math.log(10)] * len(state.history[1:])
+    assert "zsr/guess" not in state.history[0]
+    (note,) = heard.texts
+    assert "zsr.logit_scale=1" in note
+    again = make_trainer(config, folder, heard)
+    again.restore()
+    again._warn_of_guessing()
+    assert len(heard.texts) == 1
+
+
 def test_pattern_without_a_match_is_rejected() -> None:
     config = small_config()
     objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
@@ -483,3 +528,36 @@ def test_backbone_is_frozen_during_warm_up(tmp_path: Path) -> None:
     resumed.restore()
     resumed.fit()
     assert same(weights(whole), weights(resumed))
+
+
+RANDOM = ["train.sampler=random", "train.batch_size=7", "loss=proxy_nca", "pooling=gap"]
+
+
+def test_random_batches_resume_exactly(tmp_path: Path) -> None:
+    whole = make_trainer(small_config(*RANDOM, "train.max_steps=25"))
+    whole.fit()
+    assert len(whole.sampler) == 60 // 7
+    with pytest.raises(RuntimeError, match="crash"):
+        make_trainer(small_config(*RANDOM, "train.max_steps=25"), RunDir(tmp_path), StopAfter(13)).fit()
+    resumed = make_trainer(small_config(*RANDOM, "train.max_steps=25"), RunDir(tmp_path))
+    resumed.restore()
+    resumed.fit()
+    assert same(weights(whole), weights(resumed))
+    assert whole.state.best_step > 0
+
+
+def test_random_batches_need_references_other_than_the_batch() -> None:
+    with pytest.raises(ConfigError, match=r"train\.sampler: .*few positive pairs with references=batch.*proxies"):
+        small_config("train.sampler=random", "loss=triplet")
+    for words in (["loss=c2", "references=ccp"], ["loss=c1", "references=memory"], ["loss=proxy_anchor"]):
+        assert small_config("train.sampler=random", *words).train.images_per_batch == 12
+    with pytest.raises(ConfigError, match=r"train\.batch_size: no effect with train\.sampler=classes"):
+        small_config("train.batch_size=9")
+
+
+def test_random_batches_are_not_larger_than_the_training_set(make_folder: MakeFolder) -> None:
+    images = load_images(str(make_folder()))
+    config = resolve_config(load_config(None, [*TINY, *RANDOM[:1], *RANDOM[2:], "train.batch_size=999"]), images)
+    assert config.train.batch_size == len(images)
+    config = resolve_config(load_config(None, [*TINY, *RANDOM, "train.unit=epochs", "train.max_steps=3"]), images)
+    assert config.train.max_steps == 3 * (len(images) // 7)

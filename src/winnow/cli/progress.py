@@ -56,6 +56,8 @@ class ConsoleCallback(Callback):
         text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
         if "turned" in entry:
             text += f", proxies turned {entry['turned']:.1f}°"
+        if "zsr/guess" in entry:
+            text += f", ZSR {entry['zsr']:.2f} (guessing: {entry['zsr/guess']:.2f})"
         if err.is_terminal and self._training is not None:
             self._bars.update(self._training, info=text)
             return

@@ -39,6 +39,9 @@ def protocol(
     ),
     data: str = typer.Option(None, "--data", metavar="DIR", help="Folder of a benchmark dataset"),
     listed: bool = typer.Option(False, "--list", help="List protocols, datasets, and methods"),
+    budget: str = _selection(
+        "early-stop", "--budget", metavar="NAME", help="early-stop, or fixed: a cosine to its end, the last weights"
+    ),
     folds: str = _selection(None, "--folds", metavar="1,2", help="Train only these folds now"),
     runs: str = _selection(None, "--runs", metavar="1,2", help="Train only these runs of each fold now"),
     imports: list[Path] = _selection(
@@ -73,13 +76,14 @@ def protocol(
     Examples:
         winnow protocol fair cub200 c2 c2+gsp-zsr
         winnow protocol conventional photos c1+xbm ms --runs 1
+        winnow protocol fair cub200 c2 c2+ccp --budget fixed
         winnow protocol fair cub200 c2 c2+gsp-zsr --no-train
     """
     from winnow.cli.console import echo, out
     from winnow.protocols import ProtocolRequest, find_backbone, find_dataset, find_protocol, make_table, write_table
     from winnow.protocols.methods import is_method
     from winnow.protocols.render import render_markdown
-    from winnow.protocols.spec import backbone_of, has_second_version
+    from winnow.protocols.spec import backbone_of, find_budget, has_second_version
     from winnow.protocols.table import TABLE_FILE
 
     if listed:
@@ -95,11 +99,14 @@ def protocol(
         raise ConfigError(f"--data {data}: only for a benchmark dataset; the folder {on.path} is the dataset.")
     overrides = [word for word in words or () if not is_method(word)]
     kind = f"{spec.name}{spec.chapter if has_second_version(spec) else ''}"
+    length = find_budget(budget)
+    kind += "" if length == "early-stop" else f"-{length}"
     default_folder = f"{kind}-{on.name}-{backbone_of(overrides) or network.name}".replace("/", "-")
     request = ProtocolRequest(
         protocol=spec, dataset=on, methods=[word for word in words or () if is_method(word)],
         folder=out_folder or Path("runs") / default_folder, backbone=network, root=data, overrides=overrides,
-        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note, results=imports or (),
+        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note, budget=length,
+        results=imports or (),
     )  # fmt: skip
     planned = request.plan()
     for file in imports or ():

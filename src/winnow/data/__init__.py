@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from winnow.data.decoding import IMAGE_SUFFIXES, UnreadableImageError, read_image, resize_short, upright_rgb
     from winnow.data.image_set import ArrayImages, FileImages, ImageSet, Labels, Splits, Subset, resolve_subset
     from winnow.data.readers import UNLABELED, load_images, read_collection, read_folder, read_table
-    from winnow.data.sampler import MPerClassSampler
+    from winnow.data.sampler import BatchSampler, MPerClassSampler, RandomSampler
     from winnow.data.splits import split_by_class
     from winnow.data.store import ImageCache, ImageCacheView, RaggedImages, StoredImages, free_device_memory
     from winnow.data.transforms import CropTransform, Transform
@@ -25,7 +25,7 @@ _MODULES = {
     "decoding": ("IMAGE_SUFFIXES", "UnreadableImageError", "read_image", "resize_short", "upright_rgb"),
     "image_set": ("ArrayImages", "FileImages", "ImageSet", "Labels", "Splits", "Subset", "resolve_subset"),
     "readers": ("UNLABELED", "load_images", "read_collection", "read_folder", "read_table"),
-    "sampler": ("MPerClassSampler",),
+    "sampler": ("BatchSampler", "MPerClassSampler", "RandomSampler"),
     "splits": ("split_by_class",),
     "store": ("ImageCache", "ImageCacheView", "RaggedImages", "StoredImages", "free_device_memory"),
     "transforms": ("CropTransform", "Transform"),
@@ -36,6 +36,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "UNLABELED",
     "ArrayImages",
+    "BatchSampler",
     "CropTransform",
     "Decoder",
     "FileImages",
@@ -45,6 +46,7 @@ __all__ = [
     "Labels",
     "MPerClassSampler",
     "RaggedImages",
+    "RandomSampler",
     "Splits",
     "StoredImages",
     "Subset",

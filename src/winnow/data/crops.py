@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from winnow.data.store import RaggedImages
+from winnow.data.store import RaggedImages, max_halvings
 from winnow.kernels.ops import can_fuse_crops, fused_crops
 
 _ATTEMPTS = 10
@@ -145,6 +145,27 @@ def test_boxes(heights: Tensor, widths: Tensor, size: int | tuple[int, int]) -> 
     top = torch.div(heights - height, 2, rounding_mode="floor")
     left = torch.div(widths - width, 2, rounding_mode="floor")
     return torch.stack([top, left, torch.full_like(top, height), torch.full_like(left, width)], 1).float()
+
+
+def match_levels(batch: RaggedImages, boxes: Tensor, size: int | tuple[int, int]) -> tuple[RaggedImages, Tensor]:
+    r"""Select the halved copy of each image of original size whose box has about the size of the crop.
+
+    A box that is $s$ times as large as the crop is cut from the copy that was halved $\lfloor\log_2 s + \frac12\rfloor$
+    times. Interpolation then neither skips pixels nor blurs them.
+
+    Args:
+        batch: B images, each followed by its halved copies.
+        boxes: (B, 4) top, left, height, and width in pixels of the images.
+        size: Height and width of the crops, or one number for both.
+
+    Returns:
+        The copies, and the boxes in their pixels.
+    """
+    sides = torch.tensor([size, size] if isinstance(size, int) else size, dtype=boxes.dtype)
+    factor = (boxes[:, 2:] / sides).amin(1)
+    times = (factor.log2() + 0.5).floor().long().clamp(min=0)
+    times = torch.minimum(times, max_halvings(batch.heights, batch.widths))
+    return batch.halved(times), boxes / 2.0 ** times[:, None]
 
 
 def random_flips(count: int, generator: torch.Generator) -> Tensor:

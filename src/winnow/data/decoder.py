@@ -16,7 +16,7 @@ import subprocess
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,12 +25,16 @@ from typing import IO, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from winnow.data.decoding import resize_short
+from winnow.data.decoding import Resize, resize_levels
 from winnow.data.image_set import ImageSet
 from winnow.errors import WinnowError
 
 Pixels = NDArray[np.uint8]
+FlatImage = tuple[Pixels, int, int]
+"""Flat bytes of an image and its copies, its height, and its width."""
+
 T = TypeVar("T")
 
 MIN_IMAGES_FOR_PROCESSES = 2000
@@ -54,7 +58,7 @@ class Decoder:
 
     Args:
         images: Set to decode.
-        resize: Length of the short side.
+        resize: Length of the short side, or "original" for images of original size with halved copies.
         workers: Number of threads or processes, where processes never exceed the cores; None for a number that suits
             the cores and the images.
         processes: Whether to use processes; None for processes if there are many images that are not in memory. A set
@@ -62,7 +66,7 @@ class Decoder:
     """
 
     def __init__(
-        self, images: ImageSet, resize: int, *, workers: int | None = None, processes: bool | None = None
+        self, images: ImageSet, resize: Resize, *, workers: int | None = None, processes: bool | None = None
     ) -> None:
         self.images, self.resize = images, resize
         requested = False if processes is None and images.in_memory else processes
@@ -78,9 +82,14 @@ class Decoder:
 
     def read(self, index: int) -> Pixels:
         """Decode one image to (height, width, 3)."""
+        pixels, height, width = self.read_flat(index)
+        return pixels[: 3 * height * width].reshape(height, width, 3)
+
+    def read_flat(self, index: int) -> FlatImage:
+        """Decode one image to its bytes, followed by those of its halved copies, and its height and width."""
         if self._processes is not None:
             return self._processes.read(index)
-        return np.array(resize_short(self.images.read(index), self.resize))
+        return _flatten(resize_levels(self.images.read(index), self.resize))
 
     def map(self, work: Callable[[int], T], indices: Iterable[int]) -> Iterator[T]:
         """Yield work(index) in order, with several computed ahead; `work` calls `read`."""
@@ -184,7 +193,7 @@ class _Processes:
             self._idle.put(worker)
         self.close = weakref.finalize(self, _stop, workers)
 
-    def read(self, index: int) -> Pixels:
+    def read(self, index: int) -> FlatImage:
         worker = self._idle.get()
         try:
             assert worker.stdin is not None, "stdin is a pipe"
@@ -197,7 +206,13 @@ class _Processes:
             self._idle.put(worker)
 
 
-def _start_processes(images: ImageSet, resize: int, count: int) -> _Processes | None:
+def _flatten(levels: Sequence[Image.Image]) -> FlatImage:
+    """Return the bytes of an image and its copies in one array."""
+    pixels = np.concatenate([np.asarray(level).reshape(-1) for level in levels])
+    return pixels, levels[0].height, levels[0].width
+
+
+def _start_processes(images: ImageSet, resize: Resize, count: int) -> _Processes | None:
     """Start processes and send them the image set; None if that fails."""
     try:
         payload = pickle.dumps((images, resize))
@@ -222,14 +237,14 @@ def _start_processes(images: ImageSet, resize: int, count: int) -> _Processes | 
     return _Processes(workers)
 
 
-def _receive(worker: subprocess.Popen[bytes]) -> Pixels:
+def _receive(worker: subprocess.Popen[bytes]) -> FlatImage:
     """Read pixels from a worker, or raise the error that it sent."""
     assert worker.stdout is not None, "stdout is a pipe"
     good, height, width, size = _HEADER.unpack(_read_exactly(worker.stdout, _HEADER.size))
     content = _read_exactly(worker.stdout, size)
     if not good:
         raise pickle.loads(content)
-    return np.frombuffer(content, dtype=np.uint8).reshape(height, width, 3)
+    return np.frombuffer(content, dtype=np.uint8), height, width
 
 
 def _read_exactly(pipe: IO[bytes], size: int) -> bytearray:
@@ -283,12 +298,12 @@ def serve() -> None:
     target.flush()
     while index := source.read(_INDEX.size):
         try:
-            image = resize_short(images.read(_INDEX.unpack(index)[0]), resize)
-            pixels = image.tobytes()
+            levels = resize_levels(images.read(_INDEX.unpack(index)[0]), resize)
+            pixels = b"".join(level.tobytes() for level in levels)
         except Exception as error:
             _send_error(target, error)
         else:
-            target.write(_HEADER.pack(True, image.height, image.width, len(pixels)))
+            target.write(_HEADER.pack(True, levels[0].height, levels[0].width, len(pixels)))
             target.write(pixels)
             target.flush()
 

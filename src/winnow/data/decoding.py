@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -18,8 +19,17 @@ IMAGE_SUFFIXES = frozenset(
 )  # fmt: skip
 """Suffixes of image files, in lower case."""
 
+Resize = int | Literal["original"]
+"""Short side of decoded images in pixels, or their original size."""
+
 MAX_ELONGATION = 16
 """Largest ratio of the long to the short side that `resize_short` keeps."""
+
+MAX_ORIGINAL_SIDE = 1024
+"""Short side to which larger images are reduced where the original size is requested."""
+
+SMALLEST_LEVEL = 16
+"""An image of original size is halved while the result has at least this short side."""
 
 MAX_FILE_BYTES = 2**31
 """Largest image file that is read."""
@@ -100,15 +110,37 @@ def resize_short(image: Image.Image, short: int) -> Image.Image:
     pixel wide would become gigabytes otherwise. Neither the center crop nor the random crop with its default scale
     and ratio reaches outside the kept center.
     """
+    image = _crop_elongated(image)
     width, height = image.size
-    reach = MAX_ELONGATION * min(width, height)
-    if max(width, height) > reach:
-        left, top = max(0, (width - reach) // 2), max(0, (height - reach) // 2)
-        image = image.crop((left, top, left + min(width, reach), top + min(height, reach)))
-        width, height = image.size
     if width <= height:
         return image.resize((short, height * short // width), Image.Resampling.BILINEAR)
     return image.resize((width * short // height, short), Image.Resampling.BILINEAR)
+
+
+def resize_levels(image: Image.Image, resize: Resize) -> list[Image.Image]:
+    """Return an image at one short side, or at its original size and halved again and again.
+
+    A halved copy averages squares of 2 x 2 pixels. A box that is much larger than the crop is cut from such a copy,
+    because bilinear interpolation alone would skip pixels. All copies together have a third of the pixels. An image
+    above `MAX_ORIGINAL_SIDE` is reduced to it, so the memory of an image is bounded.
+    """
+    if resize != "original":
+        return [resize_short(image, resize)]
+    image = _crop_elongated(image)
+    levels = [resize_short(image, MAX_ORIGINAL_SIDE) if min(image.size) > MAX_ORIGINAL_SIDE else image]
+    while min(levels[-1].size) >= 2 * SMALLEST_LEVEL:
+        levels.append(levels[-1].reduce(2))
+    return levels
+
+
+def _crop_elongated(image: Image.Image) -> Image.Image:
+    """Crop an image to the center if its long side is above `MAX_ELONGATION` short sides."""
+    width, height = image.size
+    reach = MAX_ELONGATION * min(width, height)
+    if max(width, height) <= reach:
+        return image
+    left, top = max(0, (width - reach) // 2), max(0, (height - reach) // 2)
+    return image.crop((left, top, left + min(width, reach), top + min(height, reach)))
 
 
 def _orientation(image: Image.Image) -> int:

@@ -229,6 +229,7 @@ class Splits:
         gallery: References of the test queries, with the same labels; None if each test image queries all others.
         ks: Ranks of R@k that the test reports.
         missing: Missing images of a benchmark dataset, by split. Every result contains them.
+        archive: How the images of a benchmark dataset differ from its official archive. Every result contains it.
     """
 
     train: ImageSet
@@ -238,6 +239,7 @@ class Splits:
     gallery: ImageSet | None = None
     ks: tuple[int, ...] = (1, 2, 4, 8)
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    archive: tuple[str, ...] = ()
 
 
 def natural_key(text: str) -> tuple[list[str | int], str]:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from winnow.data.decoder import Decoder
+from winnow.data.decoding import SMALLEST_LEVEL, Resize
 from winnow.data.image_set import ImageSet, Labels, resolve_subset
 from winnow.errors import ConfigError, DataError
 
@@ -34,6 +35,7 @@ class RaggedImages:
 
     Attributes:
         pixels: Flat uint8 buffer with H * W * 3 interleaved RGB bytes per image; it may contain other images too.
+            Halved copies follow an image of original size.
         offsets: (B,) int64 on the CPU, first byte of each image; always a multiple of 3.
         heights: (B,) int64 on the CPU.
         widths: (B,) int64 on the CPU.
@@ -55,16 +57,50 @@ class RaggedImages:
             for start, height, width in sizes
         ]
 
+    def halved(self, times: Tensor) -> RaggedImages:
+        """Return a copy of each image that was halved (B,) times, without copying pixels."""
+        offsets, heights, widths = self.offsets, self.heights, self.widths
+        for number in range(int(times.max()) if len(times) else 0):
+            more = times > number
+            offsets = torch.where(more, offsets + 3 * heights * widths, offsets)
+            heights, widths = (torch.where(more, (side + 1) // 2, side) for side in (heights, widths))
+        return RaggedImages(self.pixels, offsets, heights, widths)
+
+    def to(self, device: torch.device) -> RaggedImages:
+        """Return the batch on a device; only its images are copied, without waiting for the device."""
+        if self.pixels.device.type == device.type:
+            return self
+        sizes = list(zip(self.heights.tolist(), self.widths.tolist(), strict=True))
+        starts = zip(self.offsets.tolist(), sizes, strict=True)
+        pixels = _concatenate([self.pixels[start : start + 3 * h * w] for start, (h, w) in starts])
+        if device.type == "cuda":  # Copies from pinned memory do not synchronize with the GPU.
+            pixels = pixels.pin_memory()
+        return RaggedImages(pixels.to(device, non_blocking=True), *_layout([(3 * h * w, h, w) for h, w in sizes]))
+
+
+def max_halvings(heights: Tensor, widths: Tensor) -> Tensor:
+    """Return how often images of original size (B,) were halved."""
+    short, times = torch.minimum(heights, widths), torch.zeros_like(heights)
+    while bool((more := short >= 2 * SMALLEST_LEVEL).any()):
+        times = times + more
+        short = torch.where(more, (short + 1) // 2, short)
+    return times
+
 
 class StoredImages(Protocol):
     """Images from which batches are gathered: an `ImageCache` or an `ImageCacheView`."""
 
-    resize: int
+    resize: Resize
+    device: torch.device
     labels: Labels
     skipped: list[tuple[str, str]]
 
     def name(self, index: int) -> str:
         """Return the name of an image."""
+        ...
+
+    def locate(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images where they are, in RAM or on the device."""
         ...
 
     def gather(self, indices: ArrayLike) -> RaggedImages:
@@ -77,7 +113,8 @@ class ImageCache:
 
     Args:
         images: Set to decode.
-        resize: Length of the short side in pixels; smaller images are enlarged.
+        resize: Length of the short side in pixels; smaller images are enlarged. With "original" images keep their
+            size up to a short side of 1024 pixels, and halved copies are stored with them: 4 bytes for each pixel.
         cache: Location of decoded images: "device", "ram", "none" (decoded again for each batch), or "auto" for the
             first of these with enough free memory.
         device: Device of the batches.
@@ -101,7 +138,7 @@ class ImageCache:
         self,
         images: ImageSet,
         *,
-        resize: int = 256,
+        resize: Resize = 256,
         cache: Cache = "auto",
         device: torch.device | str = "cpu",
         on_error: OnError = "raise",
@@ -112,10 +149,10 @@ class ImageCache:
             raise _unknown_value("data.image_cache", cache, get_args(Cache))
         if on_error not in get_args(OnError):
             raise _unknown_value("data.unreadable_images", on_error, get_args(OnError))
-        if resize < 1:
+        if resize != "original" and resize < 1:
             raise ConfigError(f"image.resize={resize}: expected at least 1. Increase it.")
         self.images = images
-        self.resize = resize
+        self.resize: Resize = resize
         self.device = torch.device(device)
         self.on_error: OnError = on_error
         self.kept: NDArray[np.int64] = np.arange(len(images), dtype=np.int64)
@@ -140,37 +177,29 @@ class ImageCache:
         """Return the name of an image that was not skipped."""
         return self.images.name(int(self.kept[index]))
 
-    def gather(self, indices: ArrayLike) -> RaggedImages:
-        """Return a batch of images on the device. Images cached there are not copied."""
+    def locate(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images where they are: cached, or decoded into RAM."""
         chosen = _checked_indices(indices, len(self))
         if self.cache == "none":
             decoded = list(self._decoder.map(self._decode, self.kept[chosen].tolist()))
-            return self._to_device([flat for flat, _, _ in decoded], [size[1:] for size in decoded])
-        offsets, heights, widths = self._measures[:, torch.from_numpy(chosen)]
-        if self.cache == "device" or self.device.type == "cpu":
-            return RaggedImages(self._pixels, offsets, heights, widths)
-        sizes = list(zip(heights.tolist(), widths.tolist(), strict=True))
-        starts = zip(offsets.tolist(), sizes, strict=True)
-        return self._to_device([self._pixels[start : start + 3 * h * w] for start, (h, w) in starts], sizes)
+            measures = _layout([(len(flat), height, width) for flat, height, width in decoded])
+            return RaggedImages(_concatenate([flat for flat, _, _ in decoded]), *measures)
+        return RaggedImages(self._pixels, *self._measures[:, torch.from_numpy(chosen)])
 
-    def _to_device(self, images: list[Tensor], sizes: list[tuple[int, int]]) -> RaggedImages:
-        """Concatenate flat images to a batch and move it to the device."""
-        pixels = _concatenate(images)
-        measures = _layout(sizes)
-        if self.device.type == "cuda":  # Copies from pinned memory do not synchronize with the GPU.
-            pixels = pixels.pin_memory()
-        return RaggedImages(pixels.to(self.device, non_blocking=True), *measures)
+    def gather(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images on the device. Images cached there are not copied."""
+        return self.locate(indices).to(self.device)
 
     def _fill(self, progress: Progress | None) -> None:
         """Decode all images into one buffer, in device memory or in RAM."""
         home = self.device if self.cache == "device" else torch.device("cpu")
         slabs: list[Tensor] = []
         pending: list[Tensor] = []
-        sizes: list[tuple[int, int]] = []
+        sizes: list[tuple[int, int, int]] = []
         pending_bytes = 0
         for flat, height, width in self._decode_all(progress):
             pending.append(flat)
-            sizes.append((height, width))
+            sizes.append((len(flat), height, width))
             pending_bytes += len(flat)
             if pending_bytes >= _SLAB_BYTES:  # Few large copies to the device, and never the whole set in RAM.
                 slabs.append(_concatenate(pending).to(home))
@@ -181,9 +210,9 @@ class ImageCache:
         self._measures = _layout(sizes)
 
     def _decode(self, index: int) -> tuple[Tensor, int, int]:
-        """Return the flat interleaved bytes of an image, its height, and its width."""
-        pixels = self._decoder.read(index)
-        return torch.from_numpy(pixels.reshape(-1)), pixels.shape[0], pixels.shape[1]
+        """Return the flat interleaved bytes of an image and its copies, its height, and its width."""
+        pixels, height, width = self._decoder.read_flat(index)
+        return torch.from_numpy(pixels), height, width
 
     def _try_decode(self, index: int) -> tuple[Tensor, int, int] | DataError:
         try:
@@ -257,7 +286,7 @@ class ImageCacheView:
         if len(missing) and len(missing) == len(indices):
             raise _none_readable(len(indices), *self.skipped[0])
         self.store, self.rows = store, rows[rows >= 0]
-        self.resize = store.resize
+        self.resize, self.device = store.resize, store.device
         self.labels: Labels = images.labels[rows >= 0]
 
     def __len__(self) -> int:
@@ -267,9 +296,13 @@ class ImageCacheView:
         """Return the name of an image."""
         return self.store.name(int(self.rows[index]))
 
+    def locate(self, indices: ArrayLike) -> RaggedImages:
+        """Return a batch of images where they are."""
+        return self.store.locate(self.rows[_checked_indices(indices, len(self))])
+
     def gather(self, indices: ArrayLike) -> RaggedImages:
         """Return a batch of images on the device."""
-        return self.store.gather(self.rows[_checked_indices(indices, len(self))])
+        return self.locate(indices).to(self.device)
 
 
 def free_ram() -> int:
@@ -329,11 +362,10 @@ def _none_readable(total: int, name: str, reason: str) -> DataError:
     return DataError(f"{name}: image cannot be read ({reason}), nor any other of the {total}. Check the folder.")
 
 
-def _layout(sizes: list[tuple[int, int]]) -> Tensor:
-    """Return (3, B) int64: offsets, heights, and widths of consecutive images."""
-    measures = torch.zeros(3, len(sizes), dtype=torch.int64)
-    measures[1:] = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2).T
-    measures[0, 1:] = (3 * measures[1] * measures[2]).cumsum(0)[:-1]
+def _layout(sizes: list[tuple[int, int, int]]) -> Tensor:
+    """Return (3, B) int64, offsets, heights, and widths of consecutive images, from their bytes and sides."""
+    measures = torch.tensor(sizes, dtype=torch.int64).reshape(-1, 3).T.clone()
+    measures[0] = measures[0].cumsum(0) - measures[0]
     return measures
 
 

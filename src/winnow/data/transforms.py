@@ -10,7 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from winnow.data.crops import crop_batch, random_flips, test_boxes, train_boxes
+from winnow.data.crops import crop_batch, match_levels, random_flips, test_boxes, train_boxes
+from winnow.data.decoding import Resize
 from winnow.data.store import RaggedImages, StoredImages
 from winnow.errors import ConfigError, DataError
 from winnow.seeding import seed_everything
@@ -24,8 +25,8 @@ class CropTransform:
 
     Attributes:
         resize: Short side of the images that center crops are cut from.
-        train_resize: Short side of the images that training crops are cut from; None for `resize`. Small crops of
-            larger images are sharper.
+        train_resize: Short side of the images that training crops are cut from, or "original" for their own size;
+            None for `resize`. Small crops of larger images are sharper.
         size: Height and width of the crops, or one number for both.
         scale: Smallest and largest fraction of the image area that a training crop covers.
         ratio: Smallest and largest width / height of a training crop.
@@ -39,7 +40,7 @@ class CropTransform:
     """
 
     resize: int = 256
-    train_resize: int | None = None
+    train_resize: Resize | None = None
     size: int | tuple[int, int] = 227
     scale: tuple[float, float] = (0.16, 1.0)
     ratio: tuple[float, float] = (0.75, 4 / 3)
@@ -52,7 +53,7 @@ class CropTransform:
             raise ConfigError(
                 f"image.resize={self.resize}, image.crop={self.size}: expected at least 1. Increase them."
             )
-        if self.train_resize is not None and self.train_resize < 1:
+        if isinstance(self.train_resize, int) and self.train_resize < 1:
             raise ConfigError(f"augment.resize={self.train_resize}: expected at least 1. Increase it.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ConfigError(f"augment.scale={self.scale}: expected two fractions in (0, 1]. Write the smaller first.")
@@ -77,29 +78,31 @@ class CropTransform:
             rows: Rows of the batch to return. They equal the same rows of the whole batch.
         """
         chosen = np.asarray(indices)
-        batch, batch_size = _gather(store, chosen[rows], self.train_resize or self.resize), len(chosen)
+        batch, batch_size = _locate(store, chosen[rows], self.train_resize or self.resize), len(chosen)
         if self.transform is not None:
             seeds = torch.randint(2**62, (batch_size,), generator=generator)[rows]
-            crops = _apply(self.transform, batch, seeds.tolist())
+            crops = _apply(self.transform, batch.to(store.device), seeds.tolist())
             return crops if out is None else _write(crops, out)
         boxes = train_boxes(
             batch.heights, batch.widths, generator, scale=self.scale, ratio=self.ratio, batch_size=batch_size, rows=rows
         )
         flips = random_flips(batch_size, generator)[rows] if self.hflip else None
-        return crop_batch(batch, boxes, self.size, flips, out=out)
+        if self.train_resize == "original":
+            batch, boxes = match_levels(batch, boxes, self.size)
+        return crop_batch(batch.to(store.device), boxes, self.size, flips, out=out)
 
     def test(self, store: StoredImages, indices: ArrayLike) -> Tensor:
         """Return center crops (B, 3, h, w), float32 in [0, 1]."""
-        batch = _gather(store, indices, self.resize)
+        batch = _locate(store, indices, self.resize).to(store.device)
         return crop_batch(batch, test_boxes(batch.heights, batch.widths, self.size), self.size)
 
 
-def _gather(store: StoredImages, indices: ArrayLike, resize: int) -> RaggedImages:
+def _locate(store: StoredImages, indices: ArrayLike, resize: Resize) -> RaggedImages:
     if store.resize != resize:
         raise ConfigError(
             f"resize: crops need images of short side {resize}, the cache has {store.resize}. Match them."
         )
-    return store.gather(indices)
+    return store.locate(indices)
 
 
 def _apply(transform: Transform, batch: RaggedImages, seeds: Sequence[int]) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from winnow.functional.pairs import check_class_labels
 from winnow.kernels.ops import can_invert, spd_inverse
+from winnow.registry import show_settings
 
 
 def class_disjoint_halves(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,6 +67,8 @@ def ridge_regression(inputs: Tensor, targets: Tensor, ridge: float) -> Tensor:
 
 
 _LARGE_LOGIT, _SMALL_WEIGHT = 120.0, 0.002  # a logit that is too large, and a weight that did little harm there
+_ENOUGH, _RECENT = 10, 3  # validations before a warning, and those whose mean it reports
+_FAST = 100  # factor on the learning rate of class embeddings with which the loss fell below that of guessing
 
 
 class ZeroShotRegularizer(nn.Module):
@@ -86,23 +90,33 @@ class ZeroShotRegularizer(nn.Module):
     authors' code. With 16 classes the loss starts near 35, and its gradient dominates a loss such as C2 until all
     attributes are alike.
 
-    Differences: the scale $s = 9.5$ is in the authors' code, not in the paper. Eq. 4.4 of the paper sums the means of
-    the two halves; the authors' code and this loss average over the batch. Not in PML.
+    Differences: the authors' code has a scale $s = 9.5$, which the paper does not mention: `zsr.preset=authors`.
+    Eq. 4.4 of the paper sums the means of the two halves; the authors' code and this loss average over the batch. Not
+    in PML.
 
     Args:
         num_classes: Number of training classes C; labels are 0 .. C - 1.
         embedding_size: Size of the class embeddings.
         ridge_alpha: Penalty epsilon of the regression, above 0.
         logit_scale: Factor s on the logits, above 0.
+        lr_multiplier: Factor on the learning rate of the class embeddings in training, at least 0.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"authors": {"logit_scale": 9.5}}
+    """Settings of the authors' code."""
     aliases: ClassVar[Mapping[str, str]] = {"ridge": "ridge_alpha", "scale": "logit_scale"}
 
     def __init__(
-        self, num_classes: int, embedding_size: int, *, ridge_alpha: float = 0.05, logit_scale: float = 9.5
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        ridge_alpha: float = 0.05,
+        logit_scale: float = 1.0,
+        lr_multiplier: float = 1.0,
     ) -> None:
         super().__init__()
-        self.ridge_alpha, self.logit_scale = ridge_alpha, logit_scale
+        self.ridge_alpha, self.logit_scale, self.lr_multiplier = ridge_alpha, logit_scale, lr_multiplier
         self.class_embeddings = nn.Parameter(torch.randn(num_classes, embedding_size) * (2 / num_classes) ** 0.5)
 
     def warnings(self, weight: float) -> list[str]:
@@ -119,10 +133,31 @@ class ZeroShotRegularizer(nn.Module):
             f"with a logit of {logit:.0f}. Set it to 0 or try {_SMALL_WEIGHT:g}."
         ]
 
+    @property
+    def guess(self) -> float:
+        """Loss of guessing, ln C."""
+        return math.log(len(self.class_embeddings))
+
+    def guess_warning(self, values: Sequence[float]) -> str | None:
+        """Return a warning if the loss is no better than guessing.
+
+        Args:
+            values: Mean losses before each validation, since attributes exist. The warning comes with the tenth, so
+                there is at most one.
+        """
+        recent = sum(values[-_RECENT:]) / _RECENT
+        if len(values) != _ENOUGH or recent <= self.guess:
+            return None
+        remedy = f"Try zsr.lr_multiplier={_FAST}" if self.logit_scale <= 1 else "Try zsr.logit_scale=1"
+        return (
+            f"zsr.weight: the loss of ZSR is {recent:.2f} after {_ENOUGH} validations, above that of guessing, "
+            f"ln {len(self.class_embeddings)} = {self.guess:.2f}: attributes predict no classes. {remedy}, or zsr=0."
+        )
+
     def extra_repr(self) -> str:
         """Return the sizes and settings as constructor arguments."""
         classes, size = self.class_embeddings.shape
-        return f"{classes}, {size}, ridge_alpha={self.ridge_alpha}, logit_scale={self.logit_scale}"
+        return f"{classes}, {size}, {show_settings(self)}"
 
     def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss.

@@ -12,7 +12,15 @@ from typing import Any
 from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
-from winnow.protocols.spec import SAMPLES_PER_CLASS, BackboneSpec, BySize, DatasetSpec, ProtocolSpec, check_overrides
+from winnow.protocols.spec import (
+    AVERAGE,
+    SAMPLES_PER_CLASS,
+    BackboneSpec,
+    BySize,
+    DatasetSpec,
+    ProtocolSpec,
+    check_overrides,
+)
 from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS
 from winnow.training.overrides import Overrides
@@ -41,7 +49,7 @@ Settings = Callable[[DatasetSpec, ProtocolSpec, bool], Overrides]
 class Addition:
     """What is added to a loss; a method has at most one addition of each kind."""
 
-    kind: str  # "references", "pooling", or "messages"
+    kind: str  # "references", "pooling", "messages", or "weights"
     about: str
     settings: Settings
 
@@ -91,11 +99,15 @@ def _pooling(name: str) -> Settings:
 def _libc(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
     batches = {"cub": (6, 9), "cars": (10, 7), "sop": (15, 6), "inshop": (14, 4)}
     classes, images = batches.get(dataset.preset or "", (8, 4))
-    preset = IntraBatchRegularizer.presets.get(dataset.preset or "", {})
+    preset = [f"libc.preset={dataset.preset}"] if dataset.preset in IntraBatchRegularizer.presets else []
     return Overrides.parse(
-        "libc=1", *(f"libc.{name}={value}" for name, value in preset.items()),
+        "libc=1", *preset,
         f"train.classes_per_batch={classes}", f"train.samples_per_class={images}",
     )  # fmt: skip
+
+
+def _average(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
+    return Overrides.parse(f"train.average={AVERAGE}")
 
 
 ADDITIONS: Mapping[str, Addition] = {
@@ -111,12 +123,18 @@ ADDITIONS: Mapping[str, Addition] = {
     "gsp-zsr": Addition("pooling", "GSP with zero-shot regularization, as in the published tables", _gsp(0.3, 0.1)),
     "gsp-only": Addition("pooling", "GSP without zero-shot regularization", _gsp(0.3, 0.0)),
     "zsr": Addition("pooling", "zero-shot regularization without selection (mu = 1)", _gsp(1.0, 0.1)),
+    "average": Addition(
+        "weights", "averaged weights: in a table of CCP the control, which takes as many steps", _average
+    ),
     **{
         name: Addition("pooling", f"pooling={name} instead of average pooling", _pooling(name))
         for name in POOLINGS
         if name != "gsp"
     },
 }
+
+CCP = (*EARLIER_MEANINGS, *EARLIER_MEANINGS.values())
+"""Additions whose tables need a control, see `control_of`."""
 
 PUBLISHED_METHODS = (
     "c1", "c1+xbm", "c1+xbm+gsp-zsr", "c1+ccp", "c1+ccp+gsp-zsr", "c2", "c2+gsp-only", "c2+zsr", "c2+gsp-zsr",
@@ -275,14 +293,38 @@ def is_method(word: str) -> bool:
 
 
 def paired_methods(methods: Sequence[MethodSpec]) -> list[tuple[MethodSpec, MethodSpec]]:
-    """Return each method with the one it is compared with: its base, or the first method if it has none."""
+    """Return each method with those it is compared with: its base, or the first method, and the control of CCP."""
     based = {method: base for method in methods if (base := base_of(method, methods)) is not None}
     first = methods[0]
-    return [
+    pairs = [
         (method, based.get(method, first))
         for method in methods
         if method in based or (method != first and based.get(first) != method)
     ]
+    controls = [(method, control) for method in methods if (control := control_of(method, methods)) is not None]
+    return [*pairs, *(pair for pair in controls if pair not in pairs and pair[::-1] not in pairs)]
+
+
+def control_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:
+    """Return, of some methods, the control of a method with CCP; None if it is not among them, or without CCP."""
+    name = control_name(method)
+    wanted = None if name is None else MethodSpec.parse(name).components
+    return next((other for other in methods if other.components == wanted), None)
+
+
+def control_name(method: MethodSpec, *, averaged: bool = True) -> str | None:
+    """Return the control of a method with CCP: averaged weights without CCP; None for other methods.
+
+    CCP selects proxies again and again from weights of many steps, and averaging has that effect alone.
+
+    Args:
+        method: Method whose control is named.
+        averaged: Whether the name adds the average; in a fixed budget all methods have it.
+    """
+    left = [one for one in method.additions if one not in (*CCP, "average")]
+    if not set(CCP) & set(method.additions):
+        return None
+    return str(replace(method, additions=(*left, "average") if averaged else tuple(left)))
 
 
 def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:

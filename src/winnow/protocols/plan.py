@@ -13,9 +13,11 @@ from winnow.errors import ConfigError, ModelError
 from winnow.protocols.methods import EARLIER_MEANINGS, MethodSpec, is_earlier_ccp, recorded_name
 from winnow.protocols.spec import (
     BackboneSpec,
+    Budget,
     DatasetSpec,
     ProtocolSpec,
     backbone_of,
+    budget_settings,
     check_overrides,
     has_second_version,
 )
@@ -70,6 +72,7 @@ class ProtocolRequest:
     runs: Sequence[int] | None = None  # to train, of each fold; there may be more than the protocol has
     note: str = ""  # sentence for the table, such as what is special about the images
     results: Sequence[Path] = ()  # earlier tables whose runs are imported
+    budget: Budget = "early-stop"  # how long runs train, and which weights are reported
 
     @property
     def network(self) -> str:
@@ -120,11 +123,12 @@ class ProtocolRequest:
         own = {spec: spec.own for spec in self.specs}
         common = Overrides.parse(*self.overrides)
         shared = self.protocol.settings(self.dataset, self.backbone)
+        length = budget_settings(self.budget, self.dataset)
         numbers = self.numbers()
         data = {fold: self.dataset.settings(self.protocol, fold, self.root) for fold in {fold for fold, _ in numbers}}
         runs = []
         for spec in self.specs:
-            of_method = shared | spec.overrides(self.dataset, self.protocol, self.backbone)
+            of_method = shared | length | spec.overrides(self.dataset, self.protocol, self.backbone)
             of_fold = {fold: of_method | data[fold] | common | own[spec] for fold in data}
             folder = self.folder / self._folder_of(spec)
             for fold, run in numbers:
@@ -243,6 +247,7 @@ def rerun_command(request: ProtocolRequest) -> str:
     protocol, most = request.protocol, max(request.protocol.runs, *(request.runs or (0,)))
     options = {
         "--paper": "ccp" if has_second_version(protocol) else None,
+        "--budget": None if request.budget == "early-stop" else request.budget,
         "--runs": ",".join(map(str, range(1, most + 1))) if most > protocol.runs else None,
         "--data": request.root,
         "--backbone": None if backbone_of(request.overrides) else request.backbone.name,

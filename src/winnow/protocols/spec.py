@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 from pydantic import Field
 
@@ -201,8 +201,9 @@ class ProtocolSpec(Record):
                 "plateau.threshold=1e-3", "plateau.cooldown=2", "plateau.min_lr=1e-6",
             ]  # fmt: skip
         else:
-            tested = "train.save_embeddings=true" if self.report == "ensembles" else "train.run_test=false"
-            shared += ["train.lr=1e-5", "train.weight_decay=1e-4", "train.classes_per_batch=8", tested]
+            tested = ["train.save_embeddings=true", "train.test_curve=true"]
+            tested = tested if self.report == "ensembles" else ["train.run_test=false"]
+            shared += ["train.lr=1e-5", "train.weight_decay=1e-4", "train.classes_per_batch=8", *tested]
         return backbone.settings | Overrides.parse(*shared)
 
 
@@ -267,6 +268,42 @@ def find_protocol(name: str, chapter: int = 5) -> ProtocolSpec:
 def has_second_version(protocol: ProtocolSpec) -> bool:
     """Return whether a protocol is the version of chapter 3 of a protocol that chapter 5 has too."""
     return protocol.chapter != PROTOCOLS[protocol.name].chapter
+
+
+# Budgets
+
+Budget = Literal["early-stop", "fixed"]
+"""How long runs train: to the early stop, whose best weights are reported, or a fixed number of steps."""
+FIXED_STEPS = BySize(3_000, 30_000)
+"""Steps of a fixed budget: about what fine-tuned runs take to their early stop."""
+AVERAGE = 0.998
+"""Decay of averaged weights in a fixed budget and in the control of CCP."""
+
+
+def find_budget(name: str) -> Budget:
+    """Return a budget by its name.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    for budget in get_args(Budget):
+        if budget == name:
+            return cast(Budget, budget)
+    known = get_args(Budget)
+    raise ConfigError(f"--budget {name}: expected {' or '.join(known)}{did_you_mean(name, known)}")
+
+
+def budget_settings(budget: Budget, dataset: DatasetSpec) -> Overrides:
+    """Return the settings of a budget, which follow the protocol's.
+
+    A fixed budget decays the learning rate to zero and takes the last weights, which are averaged.
+    """
+    if budget == "early-stop":
+        return Overrides.parse("train.average=0")
+    return Overrides.parse(
+        "train.select_weights=last", f"train.max_steps={FIXED_STEPS.of(dataset)}", "train.schedule=cosine",
+        "plateau.factor=1", f"train.average={AVERAGE}",
+    )  # fmt: skip
 
 
 # Settings that are left to the user

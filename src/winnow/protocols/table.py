@@ -20,16 +20,16 @@ from pydantic import (
     model_validator,
 )
 
-from winnow.errors import DataError, ModelError
+from winnow.errors import DataError
+from winnow.protocols.curves import is_late, read_curve
 from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
 from winnow.protocols.methods import MethodSpec, paired_methods, present_name, recorded_name
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
-from winnow.protocols.spec import ProtocolSpec, has_second_version
+from winnow.protocols.spec import Budget, ProtocolSpec, has_second_version
 from winnow.protocols.statistics import bootstrap_estimate, clip_interval
 from winnow.report.claims import Estimate
 from winnow.training.results import Provenance, Record, RunResult, collect_provenance
-from winnow.training.run_dir import RunDir
-from winnow.training.sweep import VALIDATION_COLUMNS
+from winnow.training.sweep import validation_columns
 
 TABLE_FILE = "table.json"
 
@@ -77,7 +77,8 @@ class TableRow(Record):
     method: MethodName
     finished: int
     planned: int
-    steps: int | None = None  # to the best weights, mean over runs
+    steps: int | None = None  # to the selected weights, mean over runs
+    trained_steps: int | None = None  # to the end of training, mean over runs; missing in earlier tables
     cells: tuple[Cell, ...] = ()
 
     @model_validator(mode="before")
@@ -131,6 +132,7 @@ class ProtocolTable(Provenance):
     protocol: ProtocolSpec
     dataset: str = Field(alias="set")
     backbone: str
+    budget: Budget | None = None  # None in tables of version 0.1.0, whose runs stopped early
     settings: tuple[str, ...] = ()  # that replace the protocol's
     note: str = ""
     rows: tuple[TableRow, ...]
@@ -179,6 +181,7 @@ def make_table(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> Protoco
         row = {
             "method": method, "finished": len(finished), "planned": sum(run.method == method for run in runs),
             "steps": round(np.mean([result.best_step for result in finished])) if finished else None,
+            "trained_steps": round(np.mean([result.steps for result in finished])) if finished else None,
             "cells": _cells(request, method, values[method]),
         }  # fmt: skip
         rows.append(TableRow.from_dict(row))
@@ -196,6 +199,7 @@ def make_table(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> Protoco
         protocol=protocol,
         dataset=request.dataset.name,
         backbone=request.network,
+        budget=request.budget,
         settings=tuple(request.overrides),
         note=request.note,
         rows=tuple(rows),
@@ -225,7 +229,7 @@ def record_run(run: ProtocolRun, result: RunResult) -> RunRecord:
         {
             "method": run.method, "fold": run.fold, "run": run.run,
             **{key: content[key] for key in _RECORDED if key in content},
-            "validations": _validations(run.planned.run_dir),
+            "validations": validation_columns(read_curve(run.planned.run_dir)),
         }
     )  # fmt: skip
 
@@ -276,7 +280,9 @@ def _cells(request: ProtocolRequest, method: str, numbers: Numbers) -> list[Cell
     for (dim, metric), values in numbers.items():
         estimate = clip_interval(bootstrap_estimate(values), 0, 100)
         value = estimate.mean
-        if request.protocol.report == "best":  # the run of the best P@1, also for the other metrics
+        if request.protocol.report == "best" and not is_late(
+            metric
+        ):  # the run of the best P@1, also for the other metrics
             value = float(values.flat[int(numbers[dim, "P@1"].argmax())])
         published = published_number(
             request.protocol, request.dataset.name, method, request.backbone.name, dim, metric
@@ -303,18 +309,3 @@ def _paired_differences(
         for dim, metric in ours
         if (dim, metric) in theirs
     ]  # fmt: skip
-
-
-def _validations(run_dir: RunDir) -> dict[str, list[float]]:
-    """Return step and metrics of each validation, and the learning rate if it changes; empty without a log."""
-    try:
-        history = run_dir.read_history()
-    except ModelError:
-        return {}
-    if not history:  # of a run that was imported without its validations
-        return {}
-    columns = {name: key for name, key in VALIDATION_COLUMNS.items() if all(key in entry for entry in history)}
-    return {
-        "step": [entry["step"] for entry in history],
-        **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in columns.items()},
-    }

@@ -18,6 +18,7 @@ from winnow.report.comparison import (
 from winnow.report.figures import (
     contour_figure,
     importance_figure,
+    method_curves,
     metric_bars,
     problem_curves,
     run_curves,
@@ -52,6 +53,7 @@ __all__ = [
     "markdown_table",
     "method_color",
     "method_colors",
+    "method_curves",
     "metric_bars",
     "overlay",
     "problem_curves",

@@ -35,6 +35,7 @@ METRICS = ("MAP@R", "P@1", "P@R")
 
 _VAL = "val/MAP@R"
 _RAW = "raw/MAP@R"  # of the weights, where the validation is of their average
+_TEST, _RAW_TEST = "test/MAP@R", "raw_test/MAP@R"  # the same on the test classes, with `train.test_curve`
 _WIDTH = 5.2
 _ACCENT = method_color("GSP")
 _SECOND = method_color("GMP")
@@ -42,9 +43,9 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw training loss, validation MAP@R, a changing learning rate, and the turn of CCP's proxies.
+    """Draw training loss, validation and test MAP@R, ZSR, the learning rate, and the turn of CCP's proxies of a run.
 
-    The best step is marked.
+    The best validation is marked, and the loss of guessing is a line next to that of ZSR.
 
     Args:
         history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
@@ -52,26 +53,34 @@ def run_curves(history: History) -> Figure:
     Raises:
         DataError: If no entry has a loss or a validation.
     """
-    loss, val = series_of(history, "loss"), series_of(history, _VAL)
-    rate, raw, turned = (series_of(history, key) for key in ("lr", _RAW, "turned"))
-    panels = [(title, series) for title, series in (("Training loss", loss), ("Validation MAP@R (%)", val)) if series]
+    loss, val, rate = (series_of(history, key) for key in ("loss", _VAL, "lr"))
+    titled = {"Training loss": loss, "Validation MAP@R (%)": val, "Test MAP@R (%), not used for selection": series_of(
+        history, _TEST)}  # fmt: skip
+    panels = [(title, series) for title, series in titled.items() if series]
+    zsr, guess, turned = (series_of(history, key) for key in ("zsr", "zsr/guess", "turned"))
+    if panels and guess:
+        panels.append(("Loss of ZSR; dashed: guessing", zsr))
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
     if panels and turned:
         panels.append(("Turn of CCP's proxies since their selection (degrees)", turned))
+    raw_of = {title: series_of(history, key) for title, key in zip(titled, ("", _RAW, _RAW_TEST), strict=True)}
     if not panels:
         raise DataError(f"history: none of {len(history)} entries has 'loss' or '{_VAL}'. Pass the log of a run.")
     figure = new_figure(6.4, 0.6 + 2.2 * len(panels))
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, series) in zip(all_axes, panels, strict=True):
-        scale, color = (100, _ACCENT) if series is val else (1, MUTED)
+        raw = raw_of.get(title)
+        scale, color = (100, _ACCENT if series is val else _SECOND) if "MAP@R" in title else (1, MUTED)
         steps, values = list(series), [scale * value for value in series.values()]
         marker = "o" if len(steps) < 25 else ""
-        label = "averaged weights" if series is val and raw else ""
+        label = "averaged weights" if raw else ""
         axes.plot(steps, values, color=color, linewidth=1.8, marker=marker, markersize=3, label=label)
         axes.set_title(title)
         axes.tick_params(labelbottom=True)
-        if series is val and raw:
+        if series is zsr:
+            axes.plot(list(guess), list(guess.values()), color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
+        if raw:
             scaled = [scale * value for value in raw.values()]
             axes.plot(list(raw), scaled, color=MUTED, linewidth=1.2, linestyle="--", label="weights")
             axes.legend(fontsize=8, loc="lower right")
@@ -141,6 +150,63 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
         else:
             small.set_ylabel("training loss")
     return figure
+
+
+@styled
+def method_curves(runs: Mapping[str, Sequence[History]], stops: Mapping[str, float]) -> Figure:
+    """Draw the validation and the test curve of every method: mean, and a band of one standard deviation over its runs.
+
+    A dotted line is the curve of the weights themselves where the method evaluates their average. Lines end where the
+    first run of a method ends. Dots mark the mean step of the selected weights.
+
+    Args:
+        runs: Method name to the validations of its runs, with the columns of a recorded run, such as `test MAP@R`.
+        stops: Method name to the mean step of the selected weights.
+
+    Raises:
+        DataError: If no run has a validation.
+    """
+    titles = {"MAP@R": "Validation MAP@R (%)", "test MAP@R": "Test MAP@R (%), not used for selection"}
+    found = {
+        key: {name: series for name, each in runs.items() if (series := _all_series(each, key))}
+        for start in titles
+        for key in (start, f"raw {start}")
+    }
+    panels = [key for key in titles if found[key]]
+    if not panels:
+        raise DataError("runs: no run has a validation. Pass finished runs with their logs.")
+    looks = method_looks(runs)
+    figure = new_figure(_WIDTH + 1.2, 3.0 * len(panels))
+    for axes, key in zip(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels, strict=True):
+        ends = {}
+        for name, seeds in found[key].items():
+            steps, mean = _draw_band(axes, seeds, looks[name], looks[name].line)
+            ends[name] = mean[-1]
+            if name in stops and steps[0] <= stops[name] <= steps[-1]:
+                axes.plot([stops[name]], np.interp([stops[name]], steps, mean), marker=looks[name].marker,
+                          color=looks[name].color, markersize=6, markeredgecolor=GROUND, zorder=4)  # fmt: skip
+            if name in found[f"raw {key}"]:
+                _draw_band(axes, found[f"raw {key}"][name], looks[name], ":", width=1.2)
+        axes.set_title(titles[key])
+        axes.margins(x=0.02)
+        axes.tick_params(labelbottom=True)
+        step_axis(axes, label=key == panels[-1])
+        _label_ends(axes, ends, looks)
+    return figure
+
+
+def _draw_band(
+    axes: Axes, seeds: list[dict[int, float]], look: Look, line: Any, width: float = 1.8
+) -> tuple[list[int], list[float]]:
+    """Draw mean and standard deviation over the steps that all seeds have; return these steps and the mean."""
+    steps = sorted(set.intersection(*(set(series) for series in seeds)))
+    values = 100 * np.array([[series[step] for step in steps] for series in seeds])
+    mean = values.mean(axis=0)
+    if len(seeds) > 1:
+        std = values.std(axis=0, ddof=1)
+        axes.fill_between(steps, mean - std, mean + std, color=look.color, alpha=0.15, linewidth=0)
+    axes.plot(steps, mean, color=look.color, linewidth=width, linestyle=line)
+    return steps, mean.tolist()
 
 
 def _draw_seeds(axes: Axes, seeds: list[dict[int, float]], look: Look, scale: float) -> float:

@@ -52,11 +52,16 @@ def pooling(name: str, **values: object) -> Overrides:
     return component("pooling", name, **values)
 
 
+def zero_shot(weight: float) -> Overrides:
+    """Return zero-shot regularization with the scale of the authors' code, as in the published tables."""
+    return Overrides({"zsr": {"weight": weight, "preset": "authors"}})
+
+
 def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None, zsr: float = 0.0) -> Overrides:
     """Return the settings of GSP; None keeps a default, and `zsr` is the weight of zero-shot regularization."""
     values = {"mu": mu, "eps": eps, "num_prototypes": m}
     settings = pooling("gsp", **{key: value for key, value in values.items() if value is not None})
-    return settings | Overrides({"zsr": {"weight": zsr}}) if zsr else settings
+    return settings | zero_shot(zsr) if zsr else settings
 
 
 RAW_PROXIES: Mapping[str, object] = {"normalize_proxies": False, "lr_multiplier": 1.0}
@@ -131,8 +136,8 @@ def every_pooling(selection: Overrides = NOTHING, background: Overrides = NOTHIN
         "GMP+GSP": pooling("gmp_gsp") | selection,
         "GeMean+GSP": pooling("gemean_gsp") | selection,
         "GSP, background": pooling("gsp", role="background") | background,
-        "ZSR alone (mu = 1)": pooling("gsp") | selection | Overrides({"pooling": {"mu": 1}, "zsr": {"weight": 0.1}}),
-        GSP_ZSR: pooling("gsp") | selection | Overrides({"zsr": {"weight": 0.1}}),
+        "ZSR alone (mu = 1)": pooling("gsp") | selection | Overrides({"pooling": {"mu": 1}}) | zero_shot(0.1),
+        GSP_ZSR: pooling("gsp") | selection | zero_shot(0.1),
     }
 
 

@@ -105,7 +105,9 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
         references.lr_multiplier = (FROZEN_PROXIES if frozen else FULL_PROXIES) if references.normalize_proxies else 1.0
     if train is not None:
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
-    batch = resolved.train.classes_per_batch * resolved.train.samples_per_class
+        if resolved.train.sampler == "random":
+            resolved.train.batch_size = min(config.train.images_per_batch, len(train))
+    batch = resolved.train.images_per_batch
     if train is not None:
         epochs_to_steps(resolved.train, max(1, len(train) // batch))
     if resolved.train.eval_steps is None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from winnow.data import ImageCache, ImageCacheView, ImageSet, StoredImages, resolve_subset
+from winnow.data.decoding import Resize
 from winnow.data.store import Cache, OnError, Progress
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class RunCache:
         self,
         images: ImageSet,
         *,
-        resize: int,
+        resize: Resize,
         cache: Cache,
         device: torch.device,
         on_error: OnError,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
 
 from winnow.errors import ConfigError
-from winnow.losses import LOSSES
+from winnow.losses import LOSSES, IntraBatchRegularizer, ZeroShotRegularizer
 from winnow.miners import MINERS
 from winnow.models.config import ModelConfig, Section, make_section, present_names, section_of
 from winnow.pooling import POOLINGS
@@ -125,8 +125,10 @@ class AugmentConfig(Section):
 
     aliases: ClassVar[Mapping[str, str]] = {"area": "scale", "aspect": "ratio", "flip": "hflip"}
 
-    resize: int | None = Field(
-        None, ge=1, description="short side of the images that crops are cut from, in pixels; null: image.resize"
+    resize: Annotated[int, Field(ge=1)] | Literal["original"] | None = Field(
+        None,
+        description="short side of the images that crops are cut from, in pixels; 'original': the size of the files, "
+        "up to 1024; null: image.resize",
     )
     scale: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest fraction of the image area")
     ratio: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
@@ -139,16 +141,19 @@ class ZSRConfig(Section):
 
     shorthand: ClassVar[str | None] = "weight"
     aliases: ClassVar[Mapping[str, str]] = {"ridge": "ridge_alpha", "scale": "logit_scale"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = ZeroShotRegularizer.presets
 
     weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 disables the term")
     ridge_alpha: float = Field(0.05, gt=0, description="penalty of the ridge regression")
-    logit_scale: float = Field(9.5, gt=0, description="factor on the logits")
+    logit_scale: float = Field(1.0, gt=0, description="factor on the logits")
+    lr_multiplier: float = Field(1.0, ge=0, description="factor on the learning rate of the class embeddings")
 
 
 class LIBCConfig(Section):
     """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = IntraBatchRegularizer.presets
 
     weight: float = Field(0.0, ge=0, description="weight of the term next to the loss; 0 disables it")
     num_layers: int = Field(1, ge=1, description="layers of message passing")
@@ -194,8 +199,16 @@ class TrainConfig(Section):
     max_steps: int = Field(
         10_000, ge=1, description="upper limit of training steps; early stopping usually ends sooner"
     )
+    sampler: Literal["classes", "random"] = Field(
+        "classes",
+        description="batches of classes_per_batch classes with samples_per_class images each, or of batch_size random "
+        "images",
+    )
     classes_per_batch: int = Field(8, ge=2, description="classes in a batch")
     samples_per_class: int = Field(4, ge=1, description="images of each class in a batch")
+    batch_size: int | None = Field(
+        None, ge=1, description="(sampler=random) images in a batch; default classes_per_batch * samples_per_class"
+    )
     lr: float | None = Field(
         None, gt=0, description="learning rate; default 1e-5 for fine-tuning, 1e-4 with a frozen backbone"
     )
@@ -246,6 +259,11 @@ class TrainConfig(Section):
     monitor: Literal["MAP@R", "P@1"] = Field(
         "MAP@R", description="validation metric that selects the best weights and stops training"
     )
+    select_weights: Literal["best", "last"] = Field(
+        "best",
+        description="weights that are tested and saved: of the best validation, or of train.max_steps, which training "
+        "then reaches without early stopping",
+    )
     patience: int = Field(
         15, ge=1, description="validations without an improvement that stop training; the one before the first step "
         "does not count",
@@ -262,10 +280,29 @@ class TrainConfig(Section):
     run_test: bool = Field(
         True, description="evaluate the test classes at the end; a search for settings does not use them"
     )
+    test_curve: bool = Field(
+        False,
+        description="also evaluate the test classes at every validation, for curves in research; selection and "
+        "training never use them",
+    )
     save_embeddings: bool = Field(
         False, description="save the embeddings of the test images in the run folder, to evaluate ensembles later"
     )
     tensorboard: bool = Field(False, description="write TensorBoard logs (requires the tensorboard extra)")
+
+    @property
+    def images_per_batch(self) -> int:
+        """Number of images in a batch."""
+        return self.batch_size or self.classes_per_batch * self.samples_per_class
+
+    @model_validator(mode="after")
+    def _match_sampler(self) -> TrainConfig:
+        if self.batch_size is not None and self.sampler == "classes":
+            raise ConfigError(
+                "train.batch_size: no effect with train.sampler=classes. Set train.sampler=random, or "
+                "train.classes_per_batch and train.samples_per_class."
+            )
+        return self
 
 
 class RunConfig(ModelConfig):
@@ -398,6 +435,8 @@ def config_keys() -> Iterator[ConfigKey]:
 
 
 def _section_keys(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
+    if section.presets:
+        yield ConfigKey(f"{prefix}preset", None, f"published settings for {', '.join(section.presets)}")
     for name, field in section.model_fields.items():
         inner = section_of(field)
         if inner is not None:
@@ -423,8 +462,8 @@ def _component_keys(kind: str, name: str) -> Iterator[ConfigKey]:
         yield ConfigKey(f"{kind}.{one.name}", one.default, one.meaning, f"{kind}={name}")
 
 
-STORAGE_KEYS = ("data.feature_cache",)
-"""Keys that may differ between the sessions of a run, because they change no number."""
+STORAGE_KEYS = ("data.feature_cache", "train.test_curve")
+"""Keys that may differ between the sessions of a run, because its weights and result do not depend on them."""
 
 
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
@@ -453,6 +492,8 @@ def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) 
 def _first_difference(section: type[Section] | None, requested: Any, recorded: Any, key: str) -> str | None:
     if not (isinstance(requested, Mapping) and isinstance(recorded, Mapping)):
         return None if requested == recorded else key
+    if section is not None and section.shorthand == "weight" and requested.get("weight") == recorded.get("weight") == 0:
+        return None  # the other settings of a term without weight change no number
     # The settings of a component, and multipliers by pattern, are compared as a whole: an extra one is a difference.
     for name in requested if section is not None else {**requested, **recorded}:
         inner = section_of(section.model_fields[name]) if section is not None else None

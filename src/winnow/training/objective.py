@@ -108,7 +108,7 @@ class Objective(nn.Module):
 
 def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int) -> Objective:
     """Combine a model with the loss, references, and regularizers of a config."""
-    batch = config.train.classes_per_batch * config.train.samples_per_class
+    batch = config.train.images_per_batch
     context: dict[str, Any] = {"num_classes": num_classes, "embedding_size": config.dim, "batch_size": batch}
     loss = LOSSES.build(config.loss, **context)
     loss.miner = MINERS.build(config.miner, **context)
@@ -118,9 +118,7 @@ def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int)
     zsr = None
     check_objective(config)
     if config.zsr.weight > 0:
-        zsr = ZeroShotRegularizer(
-            num_classes, config.dim, ridge_alpha=config.zsr.ridge_alpha, logit_scale=config.zsr.logit_scale
-        )
+        zsr = ZeroShotRegularizer(num_classes, config.dim, **config.zsr.model_dump(exclude={"weight"}))
     libc = None
     if config.libc.weight > 0:
         libc = IntraBatchRegularizer(num_classes, config.dim, **config.libc.model_dump())
@@ -142,6 +140,11 @@ def check_objective(config: RunConfig) -> None:
         and REFERENCES[source].class_centers is References.class_centers
     ):
         raise ConfigError(f"regularizer.centers: references={source} has no proxies. Set regularizer.centers=means.")
+    if source == "batch" and config.train.sampler == "random":
+        raise ConfigError(
+            "train.sampler: batches of random images have few positive pairs with references=batch. Set "
+            "train.sampler=classes, or references=proxies."
+        )
     if source == "batch" and config.train.samples_per_class == 1:
         raise ConfigError(
             "train.samples_per_class: expected at least 2 with references=batch, got 1, which gives no positive pairs. "
@@ -166,7 +169,7 @@ def check_components(config: RunConfig) -> None:
     Raises:
         ConfigError: If a setting has the right type and is out of range.
     """
-    batch = config.train.classes_per_batch * config.train.samples_per_class
+    batch = config.train.images_per_batch
     with torch.device("meta"):  # takes no memory and draws no random numbers
         for name, registry in REGISTRIES.items():
             registry.build(
@@ -195,13 +198,15 @@ def rate_multipliers(config: RunConfig) -> dict[str, float]:
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
     """Group all trainable parameters by learning rate.
 
-    The last pattern that matches a name counts.
+    A module with an attribute `lr_multiplier` has a rate of its own. The last pattern that matches a name precedes it.
 
     Raises:
         ConfigError: If a pattern matches no parameter.
     """
     rates: dict[float, list[nn.Parameter]] = {}
     unused = set(multipliers)
+    own = {f"{name}.*": getattr(part, "lr_multiplier", None) for name, part in objective.named_modules()}
+    multipliers = {name: factor for name, factor in own.items() if factor is not None} | multipliers
     for name, parameter in objective.named_parameters():
         matching = [pattern for pattern in multipliers if fnmatchcase(name, pattern)]
         unused -= set(matching)

@@ -11,7 +11,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -103,6 +103,7 @@ class DataSummary(Record):
     images: dict[str, int] = Field(default_factory=dict)
     classes: dict[str, int] = Field(default_factory=dict)
     missing: dict[str, MissingPart] = Field(default_factory=dict)
+    archive: list[str] = Field(default_factory=list)  # how benchmark images differ from the official archive
     queries: int | None = None  # saved test embeddings start with this many queries, then the gallery follows
 
 
@@ -157,6 +158,18 @@ class RunResult(Provenance):
     problems: list[CCPProblem] = Field(default_factory=list)
 
 
+def zsr_scale_note(configs: Iterable[Mapping[str, Any]]) -> str:
+    """Return a sentence if runs have another scale of zero-shot regularization than the default, else ""."""
+    terms = [one["zsr"] for one in configs if one.get("zsr", {}).get("weight")]
+    scales = sorted({float(term.get("logit_scale", term.get("scale", 1))) for term in terms} - {1.0})
+    named = " and ".join(f"`zsr.logit_scale={scale:g}`" for scale in scales)
+    return f"Runs with ZSR have {named}; the authors' code has 9.5, the default is 1." if scales else ""
+
+
+_METRIC_GROUPS = ("val", "raw", "test", "raw_test")
+"""Metrics of a line of `log.jsonl`: prefixes of their keys, and attributes of a `ValidationEntry`."""
+
+
 @dataclass(frozen=True, eq=False)
 class ValidationEntry(Mapping[str, float]):
     """One validation of a run: a line of `log.jsonl`.
@@ -170,22 +183,30 @@ class ValidationEntry(Mapping[str, float]):
     val: Metrics
     lr: float | None = None  # learning rate before the validation; None where it is constant
     raw: Metrics = field(default_factory=dict)  # of the weights themselves, where `val` is of their average
+    test: Metrics = field(default_factory=dict)  # of the weights of `val`, with `train.test_curve`; for curves only
+    raw_test: Metrics = field(default_factory=dict)  # of the weights of `raw`
     turned: float | None = None  # mean angle in degrees by which CCP's proxies turned in this subproblem
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> ValidationEntry:
         """Read a line of the log."""
-        val = {name.removeprefix("val/"): value for name, value in line.items() if name.startswith("val/")}
-        raw = {name.removeprefix("raw/"): value for name, value in line.items() if name.startswith("raw/")}
-        known = {"step", "seconds", "lr", "turned", *(f"val/{key}" for key in val), *(f"raw/{key}" for key in raw)}
-        losses = {name: value for name, value in line.items() if name not in known}
-        return cls(line["step"], line.get("seconds"), losses, val, line.get("lr"), raw, line.get("turned"))
+        metrics: dict[str, Metrics] = {group: {} for group in _METRIC_GROUPS}
+        losses = {}
+        for name, value in line.items():
+            group, separator, metric = name.partition("/")
+            if separator and group in metrics:
+                metrics[group][metric] = value
+            elif name not in ("step", "seconds", "lr", "turned"):
+                losses[name] = value
+        lr, turned = line.get("lr"), line.get("turned")
+        return cls(line["step"], line.get("seconds"), losses, lr=lr, turned=turned, **metrics)
 
     def to_dict(self) -> dict[str, float]:
         """Return the line of the log."""
         seconds = {} if self.seconds is None else {"seconds": self.seconds}
         lr = {} if self.lr is None else {"lr": self.lr}
-        metrics = {f"val/{k}": v for k, v in self.val.items()} | {f"raw/{k}": v for k, v in self.raw.items()}
+        groups = {group: getattr(self, group) for group in _METRIC_GROUPS}
+        metrics = {f"{group}/{name}": value for group, each in groups.items() for name, value in each.items()}
         turned = {} if self.turned is None else {"turned": self.turned}
         return {"step": self.step, **seconds, **self.losses, **metrics, **lr, **turned}
 

@@ -152,7 +152,8 @@ def iter_run(
             setup.mean_features = MeanFeatureCache()  # frees memory; a shared cache stays with the other runs
             for text in _objective_warnings(config, objective, setup.train):
                 callback.message(text)
-            trainer = Trainer(config, objective, setup.train, setup.val, run_dir=run_dir, ks=setup.ks)
+            curve = setup.test if config.train.test_curve else None
+            trainer = Trainer(config, objective, setup.train, setup.val, test=curve, run_dir=run_dir, ks=setup.ks)
             trainer.data_digest = data_digest
         except WinnowError:  # the remedy may be another setting, which a started run would not accept
             if not resume and processes.is_first:
@@ -176,7 +177,7 @@ def iter_run(
             callback.close()
         metrics = {"val": state.best_metrics()}
 
-        # Test with the best weights
+        # Test with the selected weights
         started = time.perf_counter()
         test: RetrievalResult | None = None
         if setup.test is not None:
@@ -239,14 +240,18 @@ def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[s
     )
     if config.data.val_classes == "test":
         messages.append("data.val_classes=test: weights are selected on the test classes, so test metrics are too high")
+    if config.train.test_curve and splits.test is None:
+        messages.append("train.test_curve has no effect: the run evaluates no test classes")
     batch = config.train
-    if batch.classes_per_batch < requested.train.classes_per_batch:
+    if batch.sampler == "random":
+        if batch.images_per_batch < requested.train.images_per_batch:
+            messages.append(f"a batch has {batch.images_per_batch} images: there are no more training images")
+    elif batch.classes_per_batch < requested.train.classes_per_batch:
         messages.append(f"a batch has {batch.classes_per_batch} classes: there are no more training classes")
     if config.backbone.train == "frozen" and config.augment != AugmentConfig():
         messages.append("augment.* has no effect with a frozen backbone; backbone.train=full augments images")
     if (count := launched_processes().count) > 1:
-        messages.append(f"{count} processes share the {batch.classes_per_batch * batch.samples_per_class} images "
-                        "of a batch")  # fmt: skip
+        messages.append(f"{count} processes share the {batch.images_per_batch} images of a batch")
     return messages
 
 
@@ -273,10 +278,12 @@ def summarize_data(splits: Splits, test: Inputs | None) -> DataSummary:
     sets = {"train": splits.train, "val": splits.val, "test": splits.test, "gallery": splits.gallery}
     present = {name: images for name, images in sets.items() if images is not None}
     queries = {"queries": test.count} if isinstance(test, QueryGallery) else {}
+    archive = {"archive": list(splits.archive)} if splits.archive else {}
     return DataSummary(
         images={name: len(images) for name, images in present.items()},
         classes={name: len(images.class_names) for name, images in present.items()},
         missing={split: MissingPart.from_dict(one) for split, one in splits.missing.items()},
+        **archive,
         **queries,
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.data import MPerClassSampler
+from winnow.data import BatchSampler, Labels, MPerClassSampler, RandomSampler
 from winnow.errors import ModelError, TrainingError
 from winnow.files import write_text
 from winnow.models import Embedder
@@ -19,7 +19,7 @@ from winnow.training.averaging import WeightAverage
 from winnow.training.callbacks import Callback
 from winnow.training.ccp import build_ccp_solver
 from winnow.training.checkpoint import Checkpoint, CheckpointWriter, TrainState, load_checkpoint
-from winnow.training.config import RunConfig
+from winnow.training.config import RunConfig, TrainConfig
 from winnow.training.early_stopping import EarlyStopping
 from winnow.training.engine.distributed import Processes, check_distributed
 from winnow.training.engine.precision import make_fabric, uses_cuda_graph, uses_grad_scaler
@@ -44,6 +44,7 @@ class Trainer:
         objective: Model and losses.
         train: Training inputs.
         val: Validation inputs.
+        test: Test inputs, with `train.test_curve`: their metrics are logged at every validation and used for nothing.
         run_dir: Folder of checkpoints and logs; None keeps all state in memory.
         callback: Handles steps and validations.
         ks: Ranks k of R@k in validation.
@@ -56,6 +57,7 @@ class Trainer:
         train: Inputs,
         val: Inputs,
         *,
+        test: Inputs | None = None,
         run_dir: RunDir | None = None,
         callback: Callback | None = None,
         ks: Sequence[int] = KS,
@@ -64,6 +66,7 @@ class Trainer:
         assert settings.lr is not None, "resolve_config sets the learning rate"
         assert config.train.eval_steps is not None, "resolve_config sets the validation interval"
         self.config, self.objective, self.train, self.val, self.ks = config, objective, train, val, ks
+        self.test = test
         self.run_dir, self.callback = run_dir, callback or Callback()
         self.eval_every = config.train.eval_steps
 
@@ -94,9 +97,8 @@ class Trainer:
             self.learning_rates = GraphLearningRates(optimizer, self.device if graph else None)
 
         # Batches
-        classes = min(settings.classes_per_batch, len(np.unique(train.labels)))  # skipped images may empty a class
-        self.sampler = MPerClassSampler(train.labels, classes, settings.samples_per_class, seed=config.seed)
-        check_distributed(self.processes, classes * settings.samples_per_class, objective)
+        self.sampler = make_sampler(settings, train.labels, config.seed)
+        check_distributed(self.processes, len(self.sampler.batch(0)), objective)
 
         # One step
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
@@ -111,7 +113,8 @@ class Trainer:
         self.ccp_solver = build_ccp_solver(config, objective, train, self.fabric.autocast)
 
         # Progress
-        self.early_stopping = EarlyStopping(settings.patience)
+        last_step = settings.max_steps if settings.select_weights == "last" else None
+        self.early_stopping = EarlyStopping(settings.patience, last_step)
         self.writer = (
             CheckpointWriter(run_dir, self.device) if run_dir is not None and self.processes.is_first else None
         )
@@ -120,7 +123,7 @@ class Trainer:
         self.best_state: dict[str, Tensor] = {}
 
     def fit(self) -> TrainState:
-        """Train until the early stop or the last step, then load the best weights."""
+        """Train until the early stop or the last step, then load the selected weights."""
         return run_to_end(self.iter_fit())
 
     def iter_fit(self) -> Steps[TrainState]:
@@ -140,6 +143,8 @@ class Trainer:
             if state.step % self.eval_every == 0 or state.step == self.config.train.max_steps:
                 self._check_finite()
                 losses = self.training_step.read_losses(state.step - self._last_validation())
+                if self.objective.zsr is not None:
+                    losses["zsr/guess"] = self.objective.zsr.guess
                 yield from self._iter_validate(losses, start_time)
             yield
         self.objective.load_state_dict(self.best_state)
@@ -174,17 +179,19 @@ class Trainer:
     def _iter_validate(self, losses: dict[str, float], start_time: float) -> Steps[None]:
         """Evaluate the validation split, and write a checkpoint."""
         state = self.state
-        metrics, raw = (yield from self._iter_metrics()), Metrics()
+        metrics, test = yield from self._iter_metrics()
+        raw, raw_test = Metrics(), Metrics()
         if self.average is not None and state.step > 0:
-            raw = metrics
+            raw, raw_test = metrics, test
             with self.average.applied():
-                metrics = yield from self._iter_metrics()
+                metrics, test = yield from self._iter_metrics()
         value = metrics[self.config.train.monitor]
         state.seconds = time.perf_counter() - start_time
         lr = None if self.learning_rates is None else self._last_rate()
         turned = None if self.ccp_solver is None else self.ccp_solver.turned()
-        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, turned)
+        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, test, raw_test, turned)
         state.history.append(entry)
+        self._warn_of_guessing()
 
         improved = self.early_stopping.update(state, value)
         if improved:
@@ -203,10 +210,24 @@ class Trainer:
             self.writer.put(self.best_state if improved else None, self.checkpoint(), state.history)
         self.callback.validated(entry, improved, self.config.train.monitor)
 
-    def _iter_metrics(self) -> Steps[Metrics]:
-        """Evaluate the weights that the objective has now."""
+    def _warn_of_guessing(self) -> None:
+        """Warn once if zero-shot regularization is no better than guessing."""
+        if self.objective.zsr is not None:
+            values = [entry.losses.get("zsr", 0.0) for entry in self.state.history]
+            text = self.objective.zsr.guess_warning([value for value in values if value > 0])  # 0: no attributes yet
+            if text is not None:
+                self.callback.message(text)
+
+    def _iter_metrics(self) -> Steps[tuple[Metrics, Metrics]]:
+        """Evaluate the weights that the objective has now on validation, and on test for the test curve."""
+        val = yield from self._iter_evaluate(self.val)
+        if self.test is None:
+            return val, {}
+        return val, (val if self.test is self.val else (yield from self._iter_evaluate(self.test)))
+
+    def _iter_evaluate(self, inputs: Inputs) -> Steps[Metrics]:
         result = yield from iter_evaluate(
-            self.objective.model, self.val, batch=self.config.train.eval_batch_size,
+            self.objective.model, inputs, batch=self.config.train.eval_batch_size,
             normalize=self.objective.loss.normalizer,
             autocast=self.fabric.autocast, processes=self.processes, ks=self.ks,
         )  # fmt: skip
@@ -298,3 +319,11 @@ class Trainer:
             f"step {step}: the loss or an update is not finite. Images of the batch: {listing}. {saved} Check these "
             f"images, lower train.lr{wider}."
         )
+
+
+def make_sampler(settings: TrainConfig, labels: Labels, seed: int) -> BatchSampler:
+    """Return the sampler of a config; skipped images may make batches smaller."""
+    if settings.sampler == "random":
+        return RandomSampler(len(labels), min(settings.images_per_batch, len(labels)), seed=seed)
+    classes = min(settings.classes_per_batch, len(np.unique(labels)))
+    return MPerClassSampler(labels, classes, settings.samples_per_class, seed=seed)

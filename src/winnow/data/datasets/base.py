@@ -6,12 +6,13 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from winnow.data.datasets.official import OfficialImage, describe_copy
 from winnow.data.image_set import ImageSet, Splits, first_few
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.files import parse_json, write_text
@@ -47,7 +48,7 @@ class DatasetParts:
     Attributes:
         parts: Images of each part.
         absent: Names that are listed but missing, by part: files, or classes with too few images.
-        notes: Sentences for the user about which copy of the dataset it is.
+        notes: Sentences on how the images differ from those of the official archive.
     """
 
     parts: Mapping[str, ImageSet]
@@ -94,7 +95,7 @@ class Benchmark:
         ks: Ranks of R@k that results report.
         missing: Accepted missing images by part: "found" and "expected" images, and "names" of missing files.
         folds_by: Unit of the folds: classes, or images of each class; None without folds.
-        notes: Sentences for the user about which copy of the dataset it is.
+        notes: Sentences on how the images differ from those of the official archive.
     """
 
     name: str
@@ -133,7 +134,9 @@ class Benchmark:
             for part, one in self.missing.items()
         )
         notes = self.notes + missing
-        return Splits(train, val, self.test, notes, gallery=self.gallery, ks=self.ks, missing=self.missing)
+        return Splits(
+            train, val, self.test, notes, gallery=self.gallery, ks=self.ks, missing=self.missing, archive=self.notes
+        )
 
     def _split_fold(self, fold: int, folds: int) -> tuple[ImageSet, ImageSet]:
         """Return the training and the validation images of a fold."""
@@ -207,6 +210,7 @@ class Dataset(ABC):
         sources: Public addresses of the files; empty if the owners give them on request.
         folds_by: Unit of validation folds: "classes", or "images" of each class if the test has the same classes; None
             without folds.
+        sample: Images of the official archive, which the images of a folder are compared with; empty if unknown.
     """
 
     name: str
@@ -221,6 +225,7 @@ class Dataset(ABC):
     ks: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)
     sources: ClassVar[tuple[Source, ...]] = ()
     folds_by: ClassVar[FoldsBy | None] = "classes"
+    sample: Sequence[OfficialImage] = ()
 
     @property
     def default_root(self) -> Path:
@@ -236,7 +241,9 @@ class Dataset(ABC):
         """
 
     def check(self, root: str | Path) -> tuple[DatasetParts, list[MissingImages]]:
-        """Read a folder and compare its images and classes with the published counts.
+        """Read a folder and compare it with the published counts, and with the official archive where it is known.
+
+        Resized copies are accepted. The notes of the parts state how they differ.
 
         Raises:
             DataError: If the folder does not exist, or its files do not belong to the dataset.
@@ -260,6 +267,9 @@ class Dataset(ABC):
             for part, count in self.counts.items()
             if len(contents.parts[part]) != count
         ]
+        if self.sample:
+            note = f"{self.name}: {describe_copy(contents.parts, self.sample)}"
+            contents = replace(contents, notes=(*contents.notes, note))
         return contents, missing
 
     def accept_missing(self, root: str | Path, missing: Sequence[MissingImages]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from winnow.data.datasets.base import Dataset, DatasetParts, Source
 from winnow.data.datasets.label_files import Row, build_folder_parts, build_listed_parts, find, find_class_folders
+from winnow.data.datasets.official import read_sample
 from winnow.errors import DataError
 
 _LISTS = (("cars_train_annos.mat", "cars_train"), ("cars_test_annos_withlabels.mat", "cars_test"))
@@ -54,6 +55,7 @@ class Cars196(Dataset):
         half = len(self.class_names) // 2
         self.counts = {"train": train, "test": test}
         self.classes = {"train": half, "test": len(self.class_names) - half}
+        self.sample = read_sample(self.name) if class_names is None else ()
 
     @property
     def _parts(self) -> dict[str, range]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from winnow.data.datasets.base import Dataset, DatasetParts, Source
 from winnow.data.datasets.label_files import Row, build_parts, find, single_files
-from winnow.data.image_set import ArrayImages, ImageSet
+from winnow.data.image_set import ArrayImages, ImageSet, first_few
 from winnow.errors import DataError
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -58,6 +60,9 @@ class CIFAR10(Dataset):
     Args:
         train: Expected number of training images.
         test: Expected number of test images.
+
+    Attributes:
+        checksums: MD5 of the official pickles by file name.
     """
 
     name = "cifar10"
@@ -67,6 +72,14 @@ class CIFAR10(Dataset):
     home = "https://www.cs.toronto.edu/~kriz/cifar.html"
     layout = "data_batch_1 ... data_batch_5 and test_batch, as pickles or .bin; or train/CLASS/* and test/CLASS/*"
     folds_by = "images"
+    checksums: ClassVar = {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    }
     sources = (
         Source(
             "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -82,7 +95,7 @@ class CIFAR10(Dataset):
     def read(self, root: Path) -> DatasetParts:
         """Read pickles, the binary version, or class folders."""
         files = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
-        return read_cifar(root, files, CIFAR10_CLASSES, key="labels", skip=0)
+        return read_cifar(root, files, CIFAR10_CLASSES, key="labels", skip=0, checksums=self.checksums)
 
 
 class CIFAR100(Dataset):
@@ -95,6 +108,9 @@ class CIFAR100(Dataset):
     Args:
         train: Expected number of training images.
         test: Expected number of test images.
+
+    Attributes:
+        checksums: MD5 of the official pickles by file name.
     """
 
     name = "cifar100"
@@ -104,6 +120,7 @@ class CIFAR100(Dataset):
     home = "https://www.cs.toronto.edu/~kriz/cifar.html"
     layout = "train and test, as pickles or .bin; or train/CLASS/* and test/CLASS/*"
     folds_by = "images"
+    checksums: ClassVar = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
     sources = (
         Source(
             "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
@@ -118,7 +135,8 @@ class CIFAR100(Dataset):
 
     def read(self, root: Path) -> DatasetParts:
         """Read pickles, the binary version, or class folders."""
-        return read_cifar(root, {"train": ["train"], "test": ["test"]}, CIFAR100_CLASSES, key="fine_labels", skip=1)
+        files = {"train": ["train"], "test": ["test"]}
+        return read_cifar(root, files, CIFAR100_CLASSES, key="fine_labels", skip=1, checksums=self.checksums)
 
 
 def read_cifar(
@@ -128,8 +146,9 @@ def read_cifar(
     *,
     key: str,
     skip: int,
+    checksums: Mapping[str, str],
 ) -> DatasetParts:
-    """Read the version that a folder contains.
+    """Read the version that a folder contains, and compare its pickles with those of the official archive.
 
     Args:
         root: Folder of the files, or one above it.
@@ -137,6 +156,7 @@ def read_cifar(
         class_names: Class names in the order of the labels.
         key: Key of the labels in a pickle.
         skip: Number of bytes before the label of an image in the binary version.
+        checksums: MD5 of the official pickles by file name. Other files have no known checksums.
 
     Raises:
         DataError: If no version is found, or a file is missing or damaged.
@@ -153,8 +173,22 @@ def read_cifar(
                     raise DataError(f"{found.parent}: labels above the {len(class_names)} classes. Get it again.")
                 source = f"{found.parent.name}/{part}"
                 parts[part] = ArrayImages(pixels, labels, source, class_names=class_names)
-            return DatasetParts(parts)
+            return DatasetParts(parts, notes=() if suffix else (_describe_pickles(found.parent, checksums),))
     return _read_class_folders(root, class_names)
+
+
+def _describe_pickles(folder: Path, checksums: Mapping[str, str]) -> str:
+    """Describe whether the pickles of a folder are those of the official archive."""
+    different = [name for name, md5 in checksums.items() if file_md5(folder / name) != md5]
+    if different:
+        return f"{folder.name}: files differ from the official archive: {first_few(different)}"
+    return f"{folder.name}: files equal the official archive: {len(checksums)} of {len(checksums)}"
+
+
+def file_md5(file: Path) -> str:
+    """Return the MD5 of a file."""
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 class _CIFARUnpickler(pickle.Unpickler):

@@ -89,7 +89,7 @@ class CIFARCollage(Dataset):
                     distilled=self.distilled,
                     seed=(self.seed, number),
                 )
-        return DatasetParts(made)
+        return DatasetParts(made, notes=source.notes)
 
 
 class Collages(ImageSet):

@@ -17,6 +17,7 @@ from winnow.data.datasets.label_files import (
     line_error,
     read_lines,
 )
+from winnow.data.datasets.official import read_sample
 from winnow.errors import DataError
 
 # Number of images of the classes that do not have 60.
@@ -64,6 +65,7 @@ class CUB200(Dataset):
     def __init__(self, *, train: int = 5864, test: int = 5924, classes: int = 100) -> None:
         self.counts = {"train": train, "test": test}
         self.classes = {"train": classes, "test": classes}
+        self.sample = read_sample(self.name) if classes == 100 else ()
 
     def read(self, root: Path) -> DatasetParts:
         """Read the label files, or class folders such as 001.Black_footed_Albatross."""

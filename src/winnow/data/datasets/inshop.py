@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from PIL import Image
-
 from winnow.data.datasets.base import Dataset, DatasetParts
 from winnow.data.datasets.label_files import Row, build_listed_parts, find, line_error, read_lines
+from winnow.data.datasets.official import image_size
 from winnow.errors import DataError
-from winnow.files import open_regular
 
 _PARTS = {"train": "train", "query": "test", "gallery": "gallery"}
 _OFFICIAL_SIZE = (256, 256)
@@ -88,7 +86,7 @@ def describe_archive(files: Sequence[Path]) -> str:
 
     The published results use `Img/img.zip`, whose images are 256 x 256. The images of `img_highres.zip` are larger.
     """
-    sizes = [size for file in files[:: max(1, len(files) // _SAMPLE)] if (size := _image_size(file)) is not None]
+    sizes = [size for file in files[:: max(1, len(files) // _SAMPLE)] if (size := image_size(file)) is not None]
     if not sizes:
         return "inshop: no image of the sample can be read, so the archive is unknown"
     other = [size for size in sizes if size != _OFFICIAL_SIZE]
@@ -99,12 +97,3 @@ def describe_archive(files: Sequence[Path]) -> str:
         f"inshop: {len(other)} of {len(sizes)} sampled images are not 256 x 256 (first: {width} x {height}), so these "
         "are not the images of Img/img.zip. Results are not comparable with published ones."
     )
-
-
-def _image_size(file: Path) -> tuple[int, int] | None:
-    """Return width and height from the header of an image; None if it cannot be read."""
-    try:
-        with open_regular(file) as content, Image.open(content) as image:
-            return image.size
-    except Exception:  # Pillow raises many types of errors on damaged files
-        return None
