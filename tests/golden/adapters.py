@@ -358,15 +358,30 @@ def first_method(text: str) -> str:
     return text
 
 
+LATE = "last third "
+"""Start of the metrics of whole curves."""
+
+
+def first_value(name: str, value: Any) -> Any:
+    """Return a value of a row or a paired difference as 0.1.0 wrote it."""
+    if name == "cells":
+        return [cell for cell in value if not cell["metric"].startswith(LATE)]
+    return first_method(value) if name in ("method", "against") else value
+
+
 def first_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table of a protocol with the keys and the methods of 0.1.0."""
-    first = {key: value for key, value in table.items() if key != "note"} | {"about": ""}
+    """Return a table of a protocol with the keys and the methods of 0.1.0.
+
+    Budgets and numbers of whole curves are newer: they stand next to the numbers of 0.1.0 and do not change them.
+    """
+    first = {key: value for key, value in table.items() if key not in ("note", "budget")} | {"about": ""}
     protocol = table["protocol"]
     first["protocol"] = {**protocol, "about": FIRST_TEXTS.get(protocol["name"], protocol["about"])}
     for key in ("rows", "pairs"):
         first[key] = [
-            {name: first_method(value) if name in ("method", "against") else value for name, value in one.items()}
+            {name: first_value(name, value) for name, value in one.items() if name != "trained_steps"}
             for one in table[key]
+            if not one.get("metric", "").startswith(LATE)
         ]
     return first
 

@@ -109,25 +109,26 @@ def has_validation(runs: Mapping[str, Sequence[History]]) -> bool:
 
 
 @styled
-def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
+def training_curves(runs: Mapping[str, Sequence[History]], *, losses: bool = True) -> Figure:
     """Draw validation MAP@R of all methods above the loss of each method.
 
     Thin lines are single seeds. Thick lines are means over the steps that all seeds of a method have.
 
     Args:
         runs: Method name to the histories of its seeds.
+        losses: Whether to draw the losses.
 
     Raises:
         DataError: If no history has a validation.
     """
     looks = method_looks(runs)
     val = {name: found for name, each in runs.items() if (found := _all_series(each, _VAL))}
-    loss = {name: found for name, each in runs.items() if (found := _all_series(each, "loss"))}
+    loss = {name: found for name, each in runs.items() if losses and (found := _all_series(each, "loss"))}
     if not val:
         raise DataError(f"runs: no history has '{_VAL}'. Pass logs of runs with a validation split.")
     columns = min(3, max(1, len(loss)))
     rows = -(-len(loss) // columns)
-    figure = new_figure(_WIDTH, 3.1 + 1.5 * rows)
+    figure = new_figure(_WIDTH, 3.1 + 1.5 * rows if loss else 4.6)
     # Subfigures, so names next to the curves take no room from the losses.
     parts = figure.subfigures(2 if loss else 1, 1, squeeze=False, height_ratios=(3.1, 1.5 * rows) if loss else None)
     axes = parts[0, 0].subplots()
