@@ -19,10 +19,6 @@ from winnow.regularizers import REGULARIZERS, CenterRegularizer, class_means
 from winnow.training.config import REGISTRIES, RunConfig
 from winnow.training.engine.distributed import SINGLE_PROCESS
 
-PROXIES = "references.proxies"
-"""Name of the proxies among the parameters of an objective."""
-
-
 class Objective(nn.Module):
     r"""Model with its training objective.
 
@@ -185,16 +181,6 @@ def check_components(config: RunConfig) -> None:
     POOLINGS[config.pooling.name].local_width(config.dim, config.pooling)
 
 
-def rate_multipliers(config: RunConfig) -> dict[str, float]:
-    """Return the factors on the learning rate by pattern, of which the last that matches a name counts.
-
-    `references.lr_multiplier` is the first, so every pattern of `train.lr_multipliers` that matches the proxies wins.
-    """
-    explicit = config.train.lr_multipliers
-    own: float | None = getattr(config.references, "lr_multiplier", None)
-    return explicit if own is None or PROXIES in explicit else {PROXIES: own, **explicit}
-
-
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
     """Group all trainable parameters by learning rate.
 
@@ -206,7 +192,9 @@ def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, flo
     rates: dict[float, list[nn.Parameter]] = {}
     unused = set(multipliers)
     own = {f"{name}.*": getattr(part, "lr_multiplier", None) for name, part in objective.named_modules()}
-    multipliers = {name: factor for name, factor in own.items() if factor is not None} | multipliers
+    # Own rates come first, also where a pattern has the name of a module.
+    first = {name: factor for name, factor in own.items() if factor is not None and name not in multipliers}
+    multipliers = first | multipliers
     for name, parameter in objective.named_parameters():
         matching = [pattern for pattern in multipliers if fnmatchcase(name, pattern)]
         unused -= set(matching)

@@ -27,7 +27,7 @@ from winnow.training.engine.step import TrainingStep
 from winnow.training.engine.stream import DeviceStream, Steps, run_to_end
 from winnow.training.evaluation import KS, iter_evaluate
 from winnow.training.inputs import Inputs
-from winnow.training.objective import Objective, parameter_groups, rate_multipliers
+from winnow.training.objective import Objective, parameter_groups
 from winnow.training.results import Metrics, ValidationEntry
 from winnow.training.run_dir import RunDir
 from winnow.training.schedules import GraphLearningRates, ReduceOnPlateau, make_schedule
@@ -84,7 +84,7 @@ class Trainer:
             objective.model.backbone.compile_training()
         # A fused optimizer unscales 16-bit gradients itself, after they are clipped.
         self._optimizer_options = {"fused": self.device.type == "cuda" and not scaler, "capturable": graph}
-        groups = parameter_groups(objective, settings.lr, rate_multipliers(config))
+        groups = parameter_groups(objective, settings.lr, settings.lr_multipliers)
         optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
         optimizer = optimizer_class(
             groups, lr=settings.lr, weight_decay=settings.weight_decay,
