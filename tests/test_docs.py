@@ -85,7 +85,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         kind = find_protocol(context.params["name"], chapter_of(context.params["paper"]))
         on, network = find_dataset(context.params["dataset"]), find_backbone(context.params["backbone"])
         for method in (MethodSpec.parse(word) for word in context.params["words"] if is_method(word)):
-            method.overrides(on, kind, network)
+            method.of_run(on, kind, network)
             settings += method.settings
     # A component that the page adds exists only after its blocks have run, which another test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))

@@ -437,11 +437,21 @@ def test_checkpoint_without_a_scaler_resumes_with_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("validations", [0, 3])
-def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tmp_path: Path, validations: int) -> None:
-    """A real process is killed while it fine-tunes a network with ZSR and random crops."""
+@pytest.mark.parametrize(
+    ("validations", "more"),
+    [
+        (0, ["zsr=0.2"]),
+        (3, ["zsr=0.2"]),
+        (5, [*CCP, "loss=c2", "train.average=0.9", "train.schedule=cosine", "train.chunk_size=4",
+             "augment.resize=original", "augment.random_erasing=0.5", "train.patience=99"]),
+    ],
+)  # fmt: skip
+def test_run_killed_by_sigkill_resumes_bit_identical(
+    make_folder: MakeFolder, tmp_path: Path, validations: int, more: list[str]
+) -> None:
+    """A real process is killed while it fine-tunes a network on random crops."""
     data = make_folder()
-    words = [f"data={data}", *TINY, "backbone.train=full", "zsr=0.2", "train.max_steps=40", "train.device=cpu"]
+    words = [f"data={data}", *TINY, "backbone.train=full", *more, "train.max_steps=40", "train.device=cpu"]
     whole = RunDir(tmp_path / "whole")
     train(load_config(None, words), whole)
 
@@ -469,6 +479,8 @@ def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tm
         a, b = (folder.load(getattr(folder, file)) for folder in (whole, broken))
         a, b = (state.get("learner", state) for state in (a, b))
         assert same(a, b), file
+    averages = [folder.load(folder.checkpoint_file)["average"] for folder in (whole, broken)]
+    assert averages == [None, None] if "zsr=0.2" in more else same(*averages)
     assert _untimed(whole) == _untimed(broken)
 
 

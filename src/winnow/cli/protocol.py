@@ -72,6 +72,7 @@ def protocol(
         c2                         loss alone; the pooling is average pooling
         c1+xbm+gsp-zsr             loss and additions; --list prints their names
         c2+gsp-zsr,pooling.eps=20  settings that only this method has
+        recipe=common,loss=ms      a recipe; `winnow recipes` lists them
 
     Examples:
         winnow protocol fair cub200 c2 c2+gsp-zsr
@@ -239,6 +240,7 @@ def list_names() -> str:
     from winnow.pooling import POOLINGS
     from winnow.protocols import ADDITIONS, BACKBONES, DATASETS, PROTOCOLS, PUBLISHED_METHODS, losses
     from winnow.protocols.spec import CHAPTER_3, has_second_version
+    from winnow.training.recipes import RECIPES
 
     second = [Entry(f"{one.name} --paper ccp", one.about) for one in CHAPTER_3.values() if has_second_version(one)]
     poolings = [name for name in ADDITIONS if name in POOLINGS]
@@ -253,6 +255,7 @@ def list_names() -> str:
             Entry("LOSS+ADDITION...", "one addition of each kind, in parentheses below"),
             Entry("METHOD,KEY=VALUE", "settings that only this method has, as in c2+gsp-zsr,pooling.eps=20"),
             Entry("published", ", ".join(PUBLISHED_METHODS)),
+            Entry("recipe=NAME", f"a recipe with its own budget: {', '.join(RECIPES)}"),
         ],
         "Additions": additions,
     }  # fmt: skip

@@ -14,16 +14,20 @@ from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
 from winnow.protocols.spec import (
     AVERAGE,
+    RECIPE_KEY,
     SAMPLES_PER_CLASS,
     BackboneSpec,
+    Budget,
     BySize,
     DatasetSpec,
     ProtocolSpec,
+    budget_settings,
     check_overrides,
 )
 from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS
-from winnow.training.overrides import Overrides
+from winnow.training.overrides import Overrides, with_recipe
+from winnow.training.recipes import find_recipe
 from winnow.training.sweep import at_commas
 
 SEPARATOR = "+"
@@ -151,11 +155,15 @@ def losses() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method and the settings that only its runs have, such as `c2+gsp-zsr,pooling.eps=20`."""
+    """A method and the settings that only its runs have, such as `c2+gsp-zsr,pooling.eps=20`.
 
-    loss: str
+    A recipe is a method too, such as `recipe=common,loss=ms`. It has its own network size, images, and budget.
+    """
+
+    loss: str  # "" for a recipe
     additions: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()  # KEY=VALUE as written, because they name the folder
+    recipe: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> MethodSpec:
@@ -165,6 +173,9 @@ class MethodSpec:
             ConfigError: If a name is unknown, or two additions are of one kind.
         """
         name, *settings = at_commas(text)
+        key, _, recipe = name.partition("=")
+        if key == RECIPE_KEY:
+            return cls("", (), tuple(settings), find_recipe(recipe).name)
         first, *added = name.lower().split(SEPARATOR)
         if first not in LOSSES:
             hint = did_you_mean(name, PUBLISHED_METHODS)
@@ -188,6 +199,8 @@ class MethodSpec:
     @property
     def name(self) -> str:
         """The method without its settings."""
+        if self.recipe is not None:
+            return f"{RECIPE_KEY}={self.recipe}"
         return SEPARATOR.join((self.loss, *self.additions))
 
     @property
@@ -197,8 +210,8 @@ class MethodSpec:
 
     @property
     def components(self) -> frozenset[str]:
-        """The loss, what is added to it, and the settings."""
-        return frozenset((self.loss, *self.additions, *self.settings))
+        """The loss, what is added to it, and the settings; or the recipe and the settings."""
+        return frozenset((self.loss or self.name, *self.additions, *self.settings))
 
     @property
     def folder(self) -> str:
@@ -208,6 +221,8 @@ class MethodSpec:
     @property
     def earlier_folders(self) -> list[str]:
         """Names that version 0.1.0 may have given to the folder."""
+        if self.recipe is not None:
+            return []
         old = {new: name for name, new in (EARLIER_ADDITIONS | EARLIER_MEANINGS).items()}
         spelled = [[self.loss, LOSSES.first_name(self.loss)]]
         spelled += [[one, old[one]] if one in old else [one] for one in self.additions]
@@ -231,7 +246,7 @@ class MethodSpec:
         Raises:
             ConfigError: If a setting is repeated, has another form, or is not left to the user.
         """
-        check_overrides(self.settings)
+        check_overrides(self.settings, of_recipe=self.recipe is not None)
         wrong = next((one for one in self.settings if "=" not in one), None)
         if wrong is not None:
             raise ConfigError(f"method '{self}': expected KEY=VALUE, got '{wrong}'. Write no space after a comma.")
@@ -242,6 +257,21 @@ class MethodSpec:
         if "dim" in keys:  # a table has one column for each size
             raise ConfigError(f"method '{self}': methods are compared at one embedding size. Set dim for all runs.")
         return Overrides.parse(*self.settings)
+
+    def of_run(
+        self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec, budget: Budget = "early-stop"
+    ) -> Overrides:
+        """Return the settings of a run, except for its classes, its seed, and what users set.
+
+        The settings of a method follow the protocol's and the budget's. A recipe has all settings but the network, the
+        embedding size, and in a fixed budget the choice of the last weights: its own budget is fixed too.
+        """
+        if self.recipe is None:
+            shared = protocol.settings(dataset, backbone) | budget_settings(budget, dataset)
+            return shared | self.overrides(dataset, protocol, backbone)
+        named = Overrides({RECIPE_KEY: self.recipe, "data": dataset.name})
+        last = ["train.select_weights=last"] if budget == "fixed" else []
+        return with_recipe(named | self.own) | protocol.recipe_settings(backbone) | Overrides.parse(*last)
 
     def overrides(self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
         """Return the settings of the loss and the additions, which follow the protocol's."""
@@ -288,8 +318,13 @@ def is_earlier_ccp(config: Mapping[str, Any]) -> bool:
 
 
 def is_method(word: str) -> bool:
-    """Return whether a word is a method; otherwise it is a setting of all runs."""
-    return "=" not in word.partition(",")[0]
+    """Return whether a word is a method or a recipe; otherwise it is a setting of all runs."""
+    return "=" not in word.partition(",")[0] or is_recipe(word)
+
+
+def is_recipe(method: str) -> bool:
+    """Return whether a method is a recipe."""
+    return method.startswith(f"{RECIPE_KEY}=")
 
 
 def paired_methods(methods: Sequence[MethodSpec]) -> list[tuple[MethodSpec, MethodSpec]]:

@@ -17,7 +17,6 @@ from winnow.protocols.spec import (
     DatasetSpec,
     ProtocolSpec,
     backbone_of,
-    budget_settings,
     check_overrides,
     has_second_version,
 )
@@ -122,13 +121,11 @@ class ProtocolRequest:
         check_overrides(self.overrides)
         own = {spec: spec.own for spec in self.specs}
         common = Overrides.parse(*self.overrides)
-        shared = self.protocol.settings(self.dataset, self.backbone)
-        length = budget_settings(self.budget, self.dataset)
         numbers = self.numbers()
         data = {fold: self.dataset.settings(self.protocol, fold, self.root) for fold in {fold for fold, _ in numbers}}
         runs = []
         for spec in self.specs:
-            of_method = shared | length | spec.overrides(self.dataset, self.protocol, self.backbone)
+            of_method = spec.of_run(self.dataset, self.protocol, self.backbone, self.budget)
             of_fold = {fold: of_method | data[fold] | common | own[spec] for fold in data}
             folder = self.folder / self._folder_of(spec)
             for fold, run in numbers:

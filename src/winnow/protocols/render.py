@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from winnow.integrity import write_checked_text
 from winnow.protocols.curves import HEADLINE, LAST_THIRD, RAW, is_late
-from winnow.protocols.methods import LITERAL, MethodSpec, control_name
+from winnow.protocols.methods import LITERAL, MethodSpec, control_name, is_recipe
 from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
 from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
 from winnow.report.figures import History, method_curves
 from winnow.report.style import svg
 from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
+from winnow.training.config import RunConfig, make_config
 from winnow.training.results import zsr_scale_note
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
     """Return columns and rows of the main table, in Markdown and LaTeX."""
     numbers = _shown_numbers(table)
     columns = [Column("method", align="left"), Column("runs"), Column("best step")]
+    if any(is_recipe(row.method) for row in table.rows):  # methods share what recipes differ in
+        columns += [Column("image"), Column("weights", align="left")]
     for number in numbers:
         columns.append(Column(_heading(number)))
         if _is_published(table, number):
@@ -169,6 +172,9 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
         shown: dict[str, Styled | float | str | None] = {
             "method": row.method, "runs": f"{row.finished} of {row.planned}", "best step": row.steps,
         }  # fmt: skip
+        config = next((make_config(run.config) for run in table.runs if run.method == row.method), None)
+        if config is not None:
+            shown |= {"image": f"{config.image.crop} of {config.image.resize}", "weights": _weights(table, config)}
         for number in numbers:
             cell = row.find(*number)
             if cell is not None:
@@ -176,6 +182,13 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
                 shown[f"{_heading(number)} paper"] = _paper(cell.published)
         rows.append(shown)
     return columns, rows
+
+
+def _weights(table: ProtocolTable, config: RunConfig) -> str:
+    """Return how the evaluated weights were chosen."""
+    where = "test" if table.protocol.selects_on_test else "validation"
+    chosen = "last" if config.train.select_weights == "last" else f"best on {where}"
+    return f"{chosen}, averaged" if config.train.average else chosen
 
 
 def _late_table(table: ProtocolTable) -> tuple[str, str]:
@@ -399,10 +412,16 @@ def _published_notes(table: ProtocolTable) -> list[str]:
     numbers = [cell.published for cell in table.cells() if cell.published is not None]
     if not numbers:
         return []
-    tables = sorted({one.table for one in numbers})
+    tables = sorted({one.table for one in numbers if not one.source})
     backbones = " and ".join(sorted({_backbone_title(one.backbone) for one in numbers}))
     named = f"Table{'s' if len(tables) > 1 else ''} {' and '.join(tables)}"
-    found = [f"Paper: [Thesis], {named}, {backbones}."]
+    found = [f"Paper: [Thesis], {named}, {backbones}."] if tables else []
+    found += [
+        f"Paper, {row.method}: {cell.published.source}."
+        for row in table.rows
+        for cell in row.cells
+        if cell.published is not None and cell.published.source
+    ]
     for row in table.rows:
         for cell in row.cells:
             if cell.published is not None and cell.published.caveat:

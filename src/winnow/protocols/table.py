@@ -23,11 +23,12 @@ from pydantic import (
 from winnow.errors import DataError
 from winnow.protocols.curves import is_late, read_curve
 from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
-from winnow.protocols.methods import MethodSpec, paired_methods, present_name, recorded_name
+from winnow.protocols.methods import MethodSpec, is_recipe, paired_methods, present_name, recorded_name
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
 from winnow.protocols.spec import Budget, ProtocolSpec, has_second_version
 from winnow.protocols.statistics import bootstrap_estimate, clip_interval
 from winnow.report.claims import Estimate
+from winnow.training.recipes import find_recipe
 from winnow.training.results import Provenance, Record, RunResult, collect_provenance
 from winnow.training.sweep import validation_columns
 
@@ -48,8 +49,9 @@ class PublishedNumber(Record):
 
     value: float
     std: float | None = None
-    table: str  # of [Thesis]
+    table: str  # of [Thesis]; "" for the number of a recipe
     backbone: str
+    source: str = ""  # of the number of a recipe
     caveat: str = Field("", alias="doubt")  # reason why it may be wrong
 
 
@@ -247,6 +249,8 @@ def published_number(
         dim: Embedding size.
         metric: `MAP@R` or `P@1`.
     """
+    if is_recipe(method):
+        return _published_recall(MethodSpec.parse(method), protocol, dataset, backbone, dim, metric)
     known = str(MethodSpec.parse(method).published)
     found = [
         PublishedNumber(
@@ -259,6 +263,17 @@ def published_number(
     ]  # fmt: skip
     chapter = str(protocol.chapter)
     return min(found, key=lambda one: (not one.table.startswith(chapter), one.std is None), default=None)
+
+
+def _published_recall(
+    spec: MethodSpec, protocol: ProtocolSpec, dataset: str, backbone: str, dim: int, metric: str
+) -> PublishedNumber | None:
+    """Return the published number of a recipe; None with other settings, or on another network."""
+    found = None if spec.settings or spec.recipe is None else find_recipe(spec.recipe).published.get(dataset)
+    comparable = (protocol.name, backbone, dim, metric) == ("conventional", "resnet50", 512, "P@1")
+    if found is None or not comparable:
+        return None
+    return PublishedNumber(value=found.value, table="", backbone=backbone, source=found.source)
 
 
 @cache

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from winnow.data import CropTransform, ImageCache, ImageSet, Splits, load_images, split_by_class
+from winnow.data.augmentation import Augmentation
 from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
 from winnow.data.splits import ON_TEST
@@ -107,12 +108,13 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
         if resolved.train.sampler == "random":
             resolved.train.batch_size = min(config.train.images_per_batch, len(train))
-    batch = resolved.train.images_per_batch
+    batch, most = resolved.train.images_per_batch, None if resolved.train.unit == "epochs" else 100
     if train is not None:
         epochs_to_steps(resolved.train, max(1, len(train) // batch))
     if resolved.train.eval_steps is None:
         # Small datasets overfit in a few epochs. The best step must not fall between two validations.
-        resolved.train.eval_steps = 100 if train is None else max(10, min(100, len(train) // batch))
+        epoch = 100 if train is None else len(train) // batch
+        resolved.train.eval_steps = max(10, epoch if most is None else min(most, epoch))
     if resolved.train.unit == "steps":
         make_schedule(resolved.train)  # raises for numbers out of range, before a file is written
     return resolved
@@ -250,6 +252,7 @@ def make_crops(config: RunConfig) -> CropTransform:
     return CropTransform(
         resize=config.image.resize, train_resize=augment.resize, size=config.image.crop,
         scale=augment.scale, ratio=augment.ratio, hflip=augment.hflip, transform=transform,
+        augmentation=Augmentation(augment.rand_augment, augment.color_jitter, augment.random_erasing),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from winnow.regularizers import REGULARIZERS, CenterRegularizer, class_means
 from winnow.training.config import REGISTRIES, RunConfig
 from winnow.training.engine.distributed import SINGLE_PROCESS
 
+
 class Objective(nn.Module):
     r"""Model with its training objective.
 
@@ -69,7 +70,17 @@ class Objective(nn.Module):
         """
         with self.processes.fork_rng(inputs.device):
             output = self.model(inputs, return_details=True)
-        embeddings = self.processes.gather(output.vector, len(labels))
+        return self.terms(output.vector, output.attributes, labels)
+
+    def terms(self, vectors: Tensor, attributes: Tensor | None, labels: Tensor) -> dict[str, Tensor]:
+        """Return the terms of the objective for the output of the model.
+
+        Args:
+            vectors: Embeddings of the batch, or of this process's slice of it.
+            attributes: Attributes of the pooling for the same images; None if it has none.
+            labels: Labels (B,) of the whole batch.
+        """
+        embeddings = self.processes.gather(vectors, len(labels))
         metric = self.references(self.loss, embeddings, labels)
         total, terms = metric, {}
         if self.regularizer is not None:
@@ -79,7 +90,8 @@ class Objective(nn.Module):
             terms["libc"] = self.libc(embeddings, labels)
             total = total + self.libc.weight * terms["libc"]
         if self.zsr is not None:
-            terms["zsr"] = self.zsr(self.processes.gather(output.attributes, len(labels)), labels)
+            assert attributes is not None, "checked by check_objective"
+            terms["zsr"] = self.zsr(self.processes.gather(attributes, len(labels)), labels)
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
         if self.proximal is not None:
             terms["pull"] = self.proximal()

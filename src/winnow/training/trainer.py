@@ -25,6 +25,7 @@ from winnow.training.engine.distributed import Processes, check_distributed
 from winnow.training.engine.precision import make_fabric, uses_cuda_graph, uses_grad_scaler
 from winnow.training.engine.step import TrainingStep
 from winnow.training.engine.stream import DeviceStream, Steps, run_to_end
+from winnow.training.engine.two_pass import TwoPassGradients
 from winnow.training.evaluation import KS, iter_evaluate
 from winnow.training.inputs import Inputs
 from winnow.training.objective import Objective, parameter_groups
@@ -101,11 +102,14 @@ class Trainer:
         check_distributed(self.processes, len(self.sampler.batch(0)), objective)
 
         # One step
+        two_pass = None
+        if settings.chunk_size is not None and settings.takes_two_passes(self.processes.count):
+            two_pass = TwoPassGradients(self.fabric, objective, settings.chunk_size)
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
         self.average = WeightAverage(objective, settings.average) if settings.average else None
         self.training_step = TrainingStep(
             self.fabric, self.wrapped, self.optimizer, max_grad_norm=config.train.max_grad_norm, check_norm=not scaler,
-            capture=self.stream.capture if graph else None,
+            gradients=two_pass, capture=self.stream.capture if graph else None,
             after_update=None if self.average is None else self.average.update,
         )  # fmt: skip
         embedder = objective.model if isinstance(objective.model, Embedder) else None
