@@ -97,7 +97,9 @@ class ChanceConstrainedProxies(ProxyReferences):
             check_at_least("max_problems", max_problems, 1)
         self.pool_size, self.proximal_weight = pool_size, proximal_weight
         self.patience, self.monitor, self.max_problems = patience, monitor, max_problems
-        self.start_from, self.normalize_proxies = start_from, normalize_proxies
+        if lr_multiplier is not None:
+            check_at_least("lr_multiplier", lr_multiplier, 0)
+        self.start_from, self.normalize_proxies, self.lr_multiplier = start_from, normalize_proxies, lr_multiplier
 
     def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
         """Return a warning if classes have no more images than proxies.
