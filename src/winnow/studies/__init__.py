@@ -14,6 +14,7 @@ from winnow.studies import (
     collage,
     copies,
     delta_cover,
+    frozen_heads,
     gains,
     gsp_grids,
     iterations,
@@ -25,6 +26,7 @@ from winnow.studies import (
     tokens,
     toy_map,
     zero_shot,
+    zsr_forms,
 )
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
@@ -56,6 +58,7 @@ _ALL: tuple[Study, ...] = (
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
     zero_shot.ZERO_SHOT,
+    zsr_forms.ZSR_FORMS,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,
@@ -69,6 +72,7 @@ _ALL: tuple[Study, ...] = (
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
+    frozen_heads.FROZEN_HEADS,
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,
