@@ -326,7 +326,7 @@ FINETUNE_SMALL = FinetuneSmall(
               DataNeed("CIFAR-100 (synthetic by default)", prepare=_prepare), "2 minutes, 10 runs",
               f"Synthetic images in the files of CIFAR-100, 20 steps. {_SETTING}.", trial=True),
         Scale("full", BASE | train(lr="3e-4", max_steps=600, eval_steps=50, patience=100), (0, 1, 2),
-              DataNeed("CIFAR-100", prepare=_prepare), "2 hours, 30 runs",
+              DataNeed("CIFAR-100", prepare=_prepare), "1 hour, 30 runs",
               f"CIFAR-100 split by class, 600 steps. {_SETTING}."),
     ),
     variants=_variants, claims=tuple(_claims()),
