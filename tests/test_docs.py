@@ -114,7 +114,7 @@ def test_settings_named_in_text_exist():
         if page.name == "CHANGELOG.md":  # versions before a rename have the old names
             keys = keys | OLD_KEYS
         for found in re.finditer(r"`(\w+)\.(\w+)(?:=[^`]*)?`", page.read_text()):
-            if found[1] in sections and not (found[1] == "zsr" and found[2] == "class_embeddings"):
+            if found[1] in sections:
                 assert f"{found[1]}.{found[2]}" in keys, f"{name(page)}: {found[0]}"
 
 

@@ -233,3 +233,46 @@ def test_a_loss_above_guessing_warns_once_with_a_remedy(scale, remedy):
     assert remedy in note
     assert not any(loss.guess_warning(low[:count]) for count in range(21))
     assert loss.guess_warning([*high[:7], *low[:3]]) is None  # only the last validations count
+
+
+def proxies(count: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(6 * count, 3, generator=generator, dtype=torch.float64)
+    return vectors, torch.arange(6).repeat(count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_shared_proxies_are_unit_class_embeddings(count):
+    loss, z, (vectors, owners) = module(class_embeddings="proxies", logit_scale=4.0), attributes(), proxies(count)
+    assert not list(loss.parameters())
+    expected = []
+    for label in range(6):
+        total = np.zeros(3)
+        for vector, owner in zip(vectors.numpy(), owners.tolist(), strict=True):
+            if owner == label:
+                total += vector / np.linalg.norm(vector)
+        expected.append(total / np.linalg.norm(total))
+    torch.manual_seed(0)
+    in_first, _ = class_disjoint_halves(LABELS)
+    torch.manual_seed(0)
+    value = loss(z, LABELS, (vectors, owners)).item()
+    slow = slow_loss(z, LABELS, torch.tensor(np.array(expected)), in_first, ridge_alpha=0.05, logit_scale=4.0)
+    assert value == pytest.approx(slow, rel=1e-9)
+
+
+def test_gradients_of_shared_proxies_equal_finite_differences():
+    loss, labels, (vectors, owners) = module(class_embeddings="proxies"), torch.tensor([2, 0, 1, 2, 0]), proxies()
+
+    def value(z, vectors):
+        torch.manual_seed(0)
+        return loss(z, labels, (vectors, owners))
+
+    assert torch.autograd.gradcheck(value, (attributes(5).requires_grad_(), vectors.requires_grad_()))
+
+
+def test_shared_proxies_are_required_and_may_be_unused():
+    loss, (vectors, owners) = module(class_embeddings="proxies"), proxies()
+    with pytest.raises(ValueError, match=r"^proxies: "):
+        loss(attributes(), LABELS)
+    assert loss(attributes(0), LABELS[:0], (vectors, owners)).item() == 0
+    assert module()(attributes(), LABELS, (vectors, owners)) > 0  # own class embeddings ignore them

@@ -155,7 +155,7 @@ CCP = [
      ["loss=soft_triple", "references.proxies_per_class=2"],
      ["loss=margin", "loss.per_class=true", "miner=distance_weighted", "references=memory", "references.num_batches=2",
       "references.start_step=1"],
-     [*CCP, "loss=c2", "pooling=gap"],
+     [*CCP, "loss=c2", "pooling=gap"], ["loss=proxy_anchor", "zsr=0.2", "zsr.class_embeddings=proxies"],
      [*CCP, "references.start_from=last", "zsr=0.2", "zsr.preset=authors", "loss=c2"],
      [*CCP, "loss=ms", "pooling=gap", "references.lr_multiplier=30", "train.average=0.9"]],
 )  # fmt: skip
@@ -390,6 +390,16 @@ def test_pattern_without_a_match_is_rejected() -> None:
     objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
     with pytest.raises(ConfigError, match="'proxies' matches no whole parameter name"):
         parameter_groups(objective, 1e-3, {"proxies": 100})
+
+
+def test_shared_class_embeddings_need_proxies() -> None:
+    words = ["zsr=0.1", "zsr.class_embeddings=proxies"]
+    with pytest.raises(ConfigError, match=r"zsr\.class_embeddings: references=batch has no proxies"):
+        build_objective(small_config(*words, "loss=c2"), Head(16, 8, {"name": "gsp"}), num_classes=10)
+    trainer = make_trainer(small_config(*words, "loss=proxy_anchor"))
+    trainer.fit()
+    assert "zsr.class_embeddings" not in weights(trainer)
+    assert any(entry.losses.get("zsr", 0) > 0 for entry in trainer.state.history)
 
 
 def test_zsr_needs_a_pooling_with_attributes() -> None:

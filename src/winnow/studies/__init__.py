@@ -14,6 +14,8 @@ from winnow.studies import (
     collage,
     copies,
     delta_cover,
+    finetune_small,
+    frozen_heads,
     gains,
     gsp_grids,
     iterations,
@@ -25,6 +27,7 @@ from winnow.studies import (
     tokens,
     toy_map,
     zero_shot,
+    zsr_forms,
 )
 from winnow.studies.scores import Scores
 from winnow.studies.spec import (
@@ -56,6 +59,7 @@ _ALL: tuple[Study, ...] = (
     gsp_grids.LEARNED_STUDY,
     pooling_grids.TOKENS_VIT,
     zero_shot.ZERO_SHOT,
+    zsr_forms.ZSR_FORMS,
     gsp_grids.COMPONENT_STUDY,
     gsp_grids.SCREENING,
     ccp_grids.CCP_ALTERNATE,
@@ -66,9 +70,11 @@ _ALL: tuple[Study, ...] = (
     ccp_plane.CCP_PLANE,
     ccp_samples.CCP_SAMPLES,
     ccp_cost.CCP_COST,
+    finetune_small.FINETUNE_SMALL,
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
+    frozen_heads.FROZEN_HEADS,
     reranking.RERANKING,
     copies.COPIES,
     delta_cover.DELTA_COVER,

@@ -215,6 +215,25 @@ def CUB_FOLD1(
     return Scale("full", base, tuple(range(seeds)), needs, cost, text, CONFIG, trial)
 
 
+def CUB_FROZEN(*, steps: int, seeds: int, cost: str, every: int, details: str = "") -> Scale:
+    """Return a scale on the first fold of CUB-200-2011 with the bundled backbone, frozen.
+
+    Args:
+        steps: Training steps.
+        seeds: Number of seeds.
+        cost: Number of runs, and the time.
+        every: Steps between validations.
+        details: What all variants share.
+    """
+    base = Overrides.parse("backbone=tf_efficientnet_lite0", "backbone.weights=auto", "backbone.train=frozen")
+    base |= train(lr="1e-4", projection_init="pca", max_steps=steps, eval_steps=every)
+    setting = (
+        "CUB-200-2011, first fold of the fair protocol (classes 1-75 train, 76-100 validate, 101-200 test), frozen "
+        f"EfficientNet-Lite0, 128-D, Adam 1e-4, {steps:,} steps"
+    )
+    return Scale("full", base, tuple(range(seeds)), CUB200, cost, _setting(setting, details, ""), CONFIG)
+
+
 def CUB_CCP(*, seeds: int, cost: str, details: str = "", source: str = TUNED) -> Scale:
     """Return a scale on CUB-200-2011 that validates every 25 steps with a patience of 60, with CCP and without."""
     base = pooling("gap") | train(eval_steps=25, patience=60)

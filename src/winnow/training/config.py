@@ -158,6 +158,9 @@ class ZSRConfig(Section):
     ridge_alpha: float = Field(0.05, gt=0, description="penalty of the ridge regression")
     logit_scale: float = Field(1.0, gt=0, description="factor on the logits")
     lr_multiplier: float = Field(1.0, ge=0, description="factor on the learning rate of the class embeddings")
+    class_embeddings: Literal["own", "proxies"] = Field(
+        "own", description="class embeddings: parameters of their own, or the proxies of the references"
+    )
 
 
 class LIBCConfig(Section):

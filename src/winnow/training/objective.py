@@ -91,7 +91,8 @@ class Objective(nn.Module):
             total = total + self.libc.weight * terms["libc"]
         if self.zsr is not None:
             assert attributes is not None, "checked by check_objective"
-            terms["zsr"] = self.zsr(self.processes.gather(attributes, len(labels)), labels)
+            gathered = self.processes.gather(attributes, len(labels))
+            terms["zsr"] = self.zsr(gathered, labels, self.references.class_centers())
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
         if self.proximal is not None:
             terms["pull"] = self.proximal()
@@ -143,10 +144,13 @@ def check_objective(config: RunConfig) -> None:
         ConfigError: If batches have no positive pairs, or a regularizer gets no input from the pooling or references.
     """
     source = config.references.name
-    if (
-        getattr(config.regularizer, "centers", None) == "proxies"
-        and REFERENCES[source].class_centers is References.class_centers
-    ):
+    without_proxies = REFERENCES[source].class_centers is References.class_centers
+    if config.zsr.weight > 0 and config.zsr.class_embeddings == "proxies" and without_proxies:
+        raise ConfigError(
+            f"zsr.class_embeddings: references={source} has no proxies. Set references=proxies or "
+            "zsr.class_embeddings=own."
+        )
+    if getattr(config.regularizer, "centers", None) == "proxies" and without_proxies:
         raise ConfigError(f"regularizer.centers: references={source} has no proxies. Set regularizer.centers=means.")
     if source == "batch" and config.train.sampler == "random":
         raise ConfigError(
