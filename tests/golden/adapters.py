@@ -307,10 +307,11 @@ def dump(config: Any) -> dict[str, Any]:
 def dump_numbers(config: Any) -> dict[str, Any]:
     """Return all settings that can change a number.
 
-    The storage of features, whose default has changed, does not, nor do the other settings of a term without weight.
+    The storage of features, whose default has changed, does not, nor do curves of test metrics, nor the other settings
+    of a term without weight.
     """
     settings = dump(config)
-    del settings["data"]["feature_cache"]
+    del settings["data"]["feature_cache"], settings["train"]["test_curve"]
     for name in ("zsr", "libc"):
         if not settings[name]["weight"]:
             settings[name] = {"weight": 0}
