@@ -26,10 +26,11 @@ from winnow.training.baseline import MeanFeatureCache, MeanPoolBaseline, inputs_
 from winnow.training.cache import RunCache, cached
 from winnow.training.callbacks import Callback
 from winnow.training.config import RunConfig
+from winnow.training.duration import measure_duration
 from winnow.training.engine.distributed import launched_processes
 from winnow.training.engine.precision import make_fabric
 from winnow.training.evaluation import KS, evaluate_embeddings
-from winnow.training.features import CPU_BATCH, extract_features
+from winnow.training.features import CPU_BATCH, extract_features, feature_storage
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.objective import Objective, build_objective, check_components, check_objective
 from winnow.training.results import Metrics
@@ -154,6 +155,8 @@ def build_setup(config: RunConfig, splits: Splits, callback: Callback, cache: Ru
     """Build the model and the inputs of each split; the config must be resolved."""
     torch.manual_seed(config.seed)
     embedder = Embedder.create(config)
+    if cache is None and launched_processes().count == 1:  # runs that share a cache are planned together
+        callback.estimate(lambda: measure_duration(embedder, config, splits))
     frozen = config.backbone.train == "frozen"
     device = make_fabric(config).device
     image = config.image
@@ -191,9 +194,7 @@ def build_inputs(
     """
     crops, data = make_crops(config), config.data
     frozen = config.backbone.train == "frozen"
-    storage = data.feature_cache
-    if storage == "auto" and config.backbone.weights == "random":  # no later run has these weights
-        storage = "ram"
+    storage = feature_storage(config)
     open_store = partial(
         ImageCache if cache is None else cache.store,
         cache=data.image_cache,
