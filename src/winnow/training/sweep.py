@@ -207,6 +207,10 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
     classes = present["train"]["classes_per_batch"]
     if classes < requested["train"]["classes_per_batch"] and _has_all_classes(classes, result):
         del requested["train"]["classes_per_batch"]
+    batch, most = present["train"]["batch_size"], config.train.images_per_batch
+    limited = batch is not None and batch < most and _has_all_images(batch, result)
+    if config.train.sampler == "random" and (limited or batch == most):
+        del requested["train"]["batch_size"]
     different = first_difference(requested, present)
     if different is None:
         return None
@@ -230,6 +234,11 @@ def _has_all_classes(count: int, result: RunResult | None) -> bool:
     An unfinished run compares its checkpoint when it resumes.
     """
     return result is None or result.data.classes.get("train") == count
+
+
+def _has_all_images(count: int, result: RunResult | None) -> bool:
+    """Return whether a run trains on this many images, which limit its random batches."""
+    return result is None or result.data.images.get("train") == count
 
 
 def _head(runs: Sequence[Any]) -> str:
