@@ -33,7 +33,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "losses": {"classes": 2000, "repeats": 2},
     "pooling": {"repeats": 3},
     "serve": {"clients": [1, 4], "seconds": 3},
-    "train": {"batch": [8], "jobs": [1, 2], "steps": 2, "repeats": 2, "backbone": "resnet18", "crop": 64},
+    "train": {"batch": [8], "jobs": [1, 2], "steps": 2, "repeats": 2, "backbone": "resnet20", "crop": 32},
 }
 """Defaults of each benchmark with `--quick`."""
 EMOJI = 200
