@@ -172,10 +172,11 @@ def call_start(words: list[str]) -> int:
 
 
 def call_python(words: list[str]) -> int:
-    """Run a benchmark, or a script that the page wrote and that takes the arguments of winnow's command line."""
+    """Run a benchmark, or a script of the page or the checkout that takes the arguments of winnow's command line."""
     if words[:2] == ["-m", "benchmarks"]:
         return ended(benchmarks.__main__.main, smaller(words[1:]))
-    return ended(lambda: runpy.run_path(words[0], run_name="__main__"), [words[0], *smaller(words[1:])])
+    script = words[0] if Path(words[0]).is_file() else str(ROOT / words[0])
+    return ended(lambda: runpy.run_path(script, run_name="__main__"), [words[0], *smaller(words[1:])])
 
 
 def call_cp(words: list[str]) -> int:
