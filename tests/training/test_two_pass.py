@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from tests.conftest import TINY
 from tests.training.test_trainer import CCP, StopAfter, make_trainer, same, separable, small_config, weights
 from winnow.errors import ConfigError
+from winnow.functional import PoolingOutput
 from winnow.models import Embedder
 from winnow.training import RunDir, Trainer
 from winnow.training.build import resolve_config
@@ -147,6 +149,24 @@ def test_a_memory_counts_a_batch_once() -> None:
         trainer.take_step(step)
         assert (int(memory.steps), int(memory.rows)) == (step + 1, 12 * (step + 1))
         assert (int(pooling.filled), pooling.prototypes_ready) == (filled, filled == 24)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 5])
+def test_only_one_chunk_at_a_time_has_a_graph(chunk: int) -> None:
+    trainer = make_trainer(small_config("pooling=gap", f"train.chunk_size={chunk}"))
+    alive: list[weakref.ref[Tensor]] = []
+    sizes = []
+
+    def count(module: nn.Module, inputs: tuple[Tensor], output: PoolingOutput) -> None:
+        if torch.is_grad_enabled():
+            assert all(one() is None for one in alive[:-1])  # the last output is replaced by this one
+            alive.append(weakref.ref(output.vector))
+            sizes.append(len(inputs[0]))
+
+    trainer.objective.model.register_forward_hook(count)
+    trainer.take_step(0)
+    assert sum(sizes) == 12
+    assert max(sizes) <= chunk
 
 
 def test_an_empty_batch_has_no_gradient() -> None:

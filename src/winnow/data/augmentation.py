@@ -26,8 +26,8 @@ _NOTHING = (0, 0, 0, 0)
 class Augmentation:
     """Random changes of crops, in the order of the attributes.
 
-    Random numbers of a crop depend only on its seed. They are drawn on the CPU, so every device gets the same changes
-    and no operation waits for it. Operations and distributions are those of `torchvision.transforms.v2`.
+    Random numbers of a crop depend only on its seed. They are drawn on the CPU, so every device gets the same changes.
+    Operations and distributions are those of `torchvision.transforms.v2`.
 
     Attributes:
         rand_augment: Magnitude of the two operations of RandAugment on each crop, from 1 to 30; 0 for none. Crops are
