@@ -20,6 +20,8 @@ from pydantic import (
 )
 
 from winnow.errors import DataError, ModelError
+from winnow.files import read_text
+from winnow.integrity import check_listed
 from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
 from winnow.protocols.methods import paired_methods, present_name
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
@@ -186,8 +188,9 @@ def read_table(file: Path) -> ProtocolTable:
     Raises:
         DataError: If the file cannot be read or is no table.
     """
+    check_listed(file, error=DataError, remedy="Restore it, or run the protocol again.")
     try:
-        return ProtocolTable.from_json(file.read_text(encoding="utf-8"))
+        return ProtocolTable.from_json(read_text(file))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: expected the table of a protocol. Choose another file. ({error})") from None
 
