@@ -20,6 +20,16 @@ from winnow.training.engine.stream import DeviceStream, Steps, run_to_end
 
 REFERENCE = "average pooling, loop"
 GSP = ("pooling=gsp", "pooling.memory_size=128", "zsr=0.1")
+ADDITIONS = {
+    "averaged weights": ("train.average=0.998",),
+    "cosine schedule": ("train.schedule=cosine", "train.max_steps=1000000", "train.warmup_steps=100"),
+    "layer norm before the projection": ("head=layer", "head.position=pooled"),
+    "layer norm of the embedding": ("head=layer",),
+    "random erasing": ("augment.random_erasing=0.5",),
+    "color jitter": ("augment.color_jitter=0.4",),
+    "RandAugment": ("augment.rand_augment=9",),
+}
+"""Settings that are timed beside a run without them."""
 
 Run = tuple[DeviceStream, Callable[[], Steps[None]]]
 """Stream of a run, and the steps to time on it."""
@@ -54,8 +64,8 @@ def run_train(
 
     Methods of every batch size: the bare backbone's step on fixed images; the eager loop with average pooling, with
     contiguous weights as PyTorch has them by default, and in channels-last order; the loop of training, with average
-    pooling and with GSP and ZSR, and the same steps on fixed images. Then concurrent runs. Weights are random; only
-    time is measured.
+    pooling and with GSP and ZSR, and the same steps on fixed images. Then additions to a step, one by one, and
+    concurrent runs, at the first batch size. Weights are random; only time is measured.
 
     Args:
         device: auto, cpu, or cuda.
@@ -94,6 +104,11 @@ def run_train(
         rows += _time_runs(f"batch {batch}", setup, runs, repeats, {name: {"images/s": batch} for name in runs})
         del runs
         _free(place)
+    note(f"additions, batch {batches[0]}")
+    runs = {name: [run] for name, run in _make_additions(setup, batches[0]).items()}
+    rows += _time_runs(f"additions, batch {batches[0]}", setup, runs, repeats, {name: {} for name in runs})
+    del runs
+    _free(place)
     trainers = [setup.build_trainer(batches[0], *GSP, f"seed={seed}") for seed in range(max(jobs, default=0))]
     for trainer in trainers:
         _warm_up(trainer)
@@ -136,6 +151,17 @@ def _make_runs(setup: TimingSetup, batch: int, compiled: bool) -> dict[str, Run]
             runs[f"{name}, loop{suffix}"] = (trainer.stream, setup.training_loop(trainer))
             if graphs:
                 runs[f"{name}, fixed images{suffix}"] = (trainer.stream, setup.fixed_images(trainer))
+    return runs
+
+
+def _make_additions(setup: TimingSetup, batch: int) -> dict[str, Run]:
+    """Build a run without additions, and one with each of them."""
+    plain = {REFERENCE: (), **ADDITIONS, "two passes, chunks of a quarter": (f"train.chunk_size={batch // 4}",)}
+    runs: dict[str, Run] = {}
+    for name, settings in plain.items():
+        trainer = setup.build_trainer(batch, "pooling=gap", *settings)
+        _warm_up(trainer)
+        runs[name] = (trainer.stream, setup.training_loop(trainer))
     return runs
 
 

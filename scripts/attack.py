@@ -58,6 +58,19 @@ CONFIGS = {
     "CCP": ["loss=c2", "references=ccp", "references.proxies_per_class=2", "references.pool_size=4"],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1"],
     "GSP + ZSR, plateau": ["pooling=gsp", "zsr=0.2", "train.schedule=plateau"],
+    "CCP, cosine, averaged weights, two passes": [
+        "loss=c2",
+        "references=ccp",
+        "references.proxies_per_class=2",
+        "references.pool_size=4",
+        "references.patience=1",
+        "backbone.train=full",
+        "train.schedule=cosine",
+        "train.average=0.9",
+        "train.chunk_size=3",
+        "augment.resize=original",
+        "augment.random_erasing=0.5",
+    ],
 }
 
 
@@ -192,11 +205,12 @@ def flips(site: Site, scale: float) -> Outcome:
 
 
 def state(folder: Path) -> dict[str, object]:
-    """Return the weights of a run and its log without times."""
+    """Return the best weights of a run, the last checkpoint, and the log without times."""
     run_dir = RunDir(folder)
     history = [{k: v for k, v in entry.to_dict().items() if k != "seconds"} for entry in run_dir.read_history()]
-    learner = run_dir.load(run_dir.best_file)
-    return {"history": history, "weights": learner.get("learner", learner)}
+    best, last = run_dir.load(run_dir.best_file), run_dir.load(run_dir.checkpoint_file)
+    kept = {key: last[key] for key in ("learner", "optimizer", "average", "problems", "plateau")}
+    return {"history": history, "weights": best.get("learner", best), **kept}
 
 
 def same(a: object, b: object) -> bool:
@@ -204,6 +218,8 @@ def same(a: object, b: object) -> bool:
         return isinstance(b, torch.Tensor) and torch.equal(a, b)
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(same, a, b))
     return a == b
 
 
@@ -214,7 +230,10 @@ def next_call(command: list[object], folder: Path) -> list[object]:
 
 def kills(site: Site, scale: float) -> Outcome:
     """Kill runs at random times, resume them, and compare them with a run that was never killed."""
-    outcome = Outcome("SIGKILL of a run (CCP, memory, GSP+ZSR with a plateau schedule)", "resumed bit for bit")
+    outcome = Outcome(
+        "SIGKILL of a run (CCP, memory, GSP+ZSR with a plateau schedule, CCP with averaged weights and two passes)",
+        "resumed bit for bit",
+    )
     for name, words in CONFIGS.items():
         command = ["train", f"data={site.photos}", *RUN, "train.max_steps=40", "train.patience=100", *words, "--out"]
         whole, broken = site.folder / f"whole {name}", site.folder / f"broken {name}"

@@ -2,9 +2,10 @@
 
     python scripts/draw_hero.py
 
-Trains GAP and GSP as `winnow demo` does with seed 0 (a minute on two cores), and writes docs/assets/hero.svg. It shows
-the one of the six queries of the demo's report whose numbers of relevant neighbors differ most. All images are
-collages of the bundled emoji dataset. Colors follow the reader's light or dark mode.
+Trains GAP and GSP as `winnow demo` does with seed 0 (a minute on two cores), and writes docs/assets/hero.svg and
+hero-narrow.svg, which has the query above the rows and fits a phone. They show the one of the six queries of the demo's
+report whose numbers of relevant neighbors differ most. All images are collages of the bundled emoji dataset. Colors
+follow the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -27,10 +28,24 @@ from winnow.report.heatmaps import FULL_SCALE, SCALE_LABEL, colors, overlay
 from winnow.training.build import build_setup, resolve_config
 from winnow.training.callbacks import Callback
 
-OUTPUT = Path(__file__).resolve().parents[1] / "docs/assets/hero.svg"
+ASSETS = Path(__file__).resolve().parents[1] / "docs/assets"
 SHOWN, STEPS = ("GAP", "GSP"), 600
-SIDE, GAP, MARGIN, LABEL = 108, 14, 24, 26
-"""Side of a picture, distance of pictures, margin, and height of a label, in pixels."""
+LABEL = 26
+"""Height of a label in pixels."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes in pixels: side of a picture, distance of pictures, and margin; and where the query is."""
+
+    side: int
+    gap: int
+    margin: int
+    query_above: bool
+
+
+LAYOUTS = {"hero": Layout(108, 14, 24, query_above=False), "hero-narrow": Layout(52, 6, 12, query_above=True)}
+"""File names and their layouts."""
 
 
 @dataclass(frozen=True)
@@ -47,33 +62,37 @@ class Row:
         return sum(one.relevant for one in self.neighbors)
 
 
-def draw(query: Image.Image, name: str, rows: list[Row]) -> str:
+def draw(query: Image.Image, name: str, rows: list[Row], layout: Layout = LAYOUTS["hero"]) -> str:
     """Return the picture as SVG."""
+    side, gap, margin = layout.side, layout.gap, layout.margin
     count = len(rows[0].neighbors)
-    first = MARGIN + SIDE + 3 * GAP  # left edge of the heat maps
-    second = first + SIDE + 3 * GAP  # left edge of the neighbors
-    width = second + count * (SIDE + GAP) - GAP + MARGIN
-    step = SIDE + LABEL + GAP
-    height = 2 * MARGIN + len(rows) * step + LABEL
+    step = side + LABEL + gap
+    above = side + LABEL + gap if layout.query_above else 0
+    first = margin if layout.query_above else margin + side + 3 * gap  # left edge of the heat maps
+    second = first + side + 3 * gap  # left edge of the neighbors
+    width = second + count * (side + gap) - gap + margin
+    height = 2 * margin + above + len(rows) * step + LABEL
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{escape(describe(name, rows))}">',
         f"<style>{style()}</style>",
         f'<rect class="card" width="{width}" height="{height}" rx="10"/>',
     ]
-    middle = MARGIN + LABEL + (len(rows) * step - GAP - LABEL - SIDE) // 2
-    parts += [text(MARGIN, middle - 10, "Query", "head"), picture(query, MARGIN, middle)]
-    for number, line in enumerate(textwrap.wrap(name, 15)):
-        parts.append(text(MARGIN, middle + SIDE + 20 + 18 * number, line, "note"))
+    middle = margin + LABEL + (0 if layout.query_above else (len(rows) * step - gap - LABEL - side) // 2)
+    parts += [text(margin, middle - 10, "Query", "head"), picture(query, margin, middle, side)]
+    beside = layout.query_above
+    for number, line in enumerate([name] if beside else textwrap.wrap(name, 15)):
+        x, y = (second, middle + side // 2 + 5) if beside else (margin, middle + side + 20)
+        parts.append(text(x, y + 18 * number, line, "note"))
     for number, row in enumerate(rows):
-        top = MARGIN + LABEL + number * step
+        top = margin + LABEL + above + number * step
         look = row.name.lower().replace("+", "-")
-        parts += [text(first, top - 10, row.name, f"head {look}"), picture(row.heat_map, first, top)]
+        parts += [text(first, top - 10, row.name, f"head {look}"), picture(row.heat_map, first, top, side)]
         parts.append(text(second, top - 10, f"{row.relevant} of the {count} nearest are relevant", "note"))
         for position, one in enumerate(row.neighbors):
-            left = second + position * (SIDE + GAP)
-            parts += [picture(one.image, left, top), mark(one.relevant, left, top)]
-    parts += color_bar(first, height - MARGIN - LABEL + 6)
+            left = second + position * (side + gap)
+            parts += [picture(one.image, left, top, side), mark(one.relevant, left, top, side)]
+    parts += color_bar(first, height - margin - LABEL + 6, side)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -106,24 +125,25 @@ def text(x: int, y: int, value: str, kind: str) -> str:
     return f'<text class="{kind}" x="{x}" y="{y}">{escape(value)}</text>'
 
 
-def picture(image: Image.Image, x: int, y: int) -> str:
+def picture(image: Image.Image, x: int, y: int, side: int) -> str:
     buffer = io.BytesIO()
-    image.convert("RGB").resize((2 * SIDE, 2 * SIDE)).save(buffer, "WEBP", quality=72, method=6)
+    image.convert("RGB").resize((2 * side, 2 * side)).save(buffer, "WEBP", quality=72, method=6)
     data = base64.b64encode(buffer.getvalue()).decode()
-    return f'<image x="{x}" y="{y}" width="{SIDE}" height="{SIDE}" href="data:image/webp;base64,{data}"/>'
+    return f'<image x="{x}" y="{y}" width="{side}" height="{side}" href="data:image/webp;base64,{data}"/>'
 
 
-def mark(relevant: bool, x: int, y: int) -> str:
+def mark(relevant: bool, x: int, y: int, side: int) -> str:
     """Return a frame and a sign, so a neighbor's relevance does not depend on color."""
     kind, stroke = ("right", "M-5,0l4,4l7,-8") if relevant else ("wrong", "M-4,-4l8,8M4,-4l-8,8")
+    scale = 1 if side > 80 else 0.75
     return (
-        f'<rect class="frame {kind}" x="{x}" y="{y}" width="{SIDE}" height="{SIDE}" rx="2"/>'
-        f'<g transform="translate({x + SIDE - 4},{y + 4})"><circle class="{kind}" r="11"/>'
+        f'<rect class="frame {kind}" x="{x}" y="{y}" width="{side}" height="{side}" rx="2"/>'
+        f'<g transform="translate({x + side - 4},{y + 4}) scale({scale})"><circle class="{kind}" r="11"/>'
         f'<path class="{kind}" d="{stroke}" fill="none" stroke-width="2.5"/></g>'
     )
 
 
-def color_bar(x: int, y: int) -> list[str]:
+def color_bar(x: int, y: int, side: int) -> list[str]:
     """Return the scale of the heat maps."""
     import numpy as np
 
@@ -134,8 +154,8 @@ def color_bar(x: int, y: int) -> list[str]:
     ]
     return [
         f'<defs><linearGradient id="heat">{"".join(found)}</linearGradient></defs>',
-        f'<rect x="{x}" y="{y}" width="{SIDE}" height="10" fill="url(#heat)"/>',
-        text(x + SIDE + 10, y + 10, f"{SCALE_LABEL}, 0 to {FULL_SCALE:.0f}", "note"),
+        f'<rect x="{x}" y="{y}" width="{side}" height="10" fill="url(#heat)"/>',
+        text(x + side + 10, y + 10, f"{SCALE_LABEL}, 0 to {FULL_SCALE:.0f}", "note"),
     ]
 
 
@@ -146,7 +166,7 @@ def collect(steps: int = STEPS) -> tuple[Query, list[Row]]:
     assert splits.test is not None, "the bundled dataset has test classes"
     setup = build_setup(resolve_config(METHODS[0].config(seed=0, steps=steps)), splits, Callback())
     trained = {name: train_method(setup, methods[name].config(seed=0, steps=steps))[0] for name in SHOWN}
-    queries = select_queries(splits.test, {name: one.result for name, one in trained.items()})
+    queries = select_queries(splits.test, trained)
 
     def difference(query: Query) -> int:
         low, high = (sum(one.relevant for one in query.neighbors[name]) for name in SHOWN)
@@ -163,8 +183,10 @@ def collect(steps: int = STEPS) -> tuple[Query, list[Row]]:
 
 def main() -> None:
     query, rows = collect()
-    OUTPUT.write_text(draw(query.image, query.name, rows), encoding="utf-8")
-    print(f"{OUTPUT.name}: {OUTPUT.stat().st_size / 1000:.0f} kB; {describe(query.name, rows)}")
+    for name, layout in LAYOUTS.items():
+        path = ASSETS / f"{name}.svg"
+        path.write_text(draw(query.image, query.name, rows, layout), encoding="utf-8")
+        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB; {describe(query.name, rows)}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def words_of(settings: list[str], weights: str) -> list[str]:
     shared = BASE | COLLAGES | gsp(mu=0.2) | GSP | LOSSES["C2"]
     return [
         *shared.to_args(), "backbone.train=full", f"backbone.weights={weights}", f"train.max_steps={LAST}",
-        "train.projection_init=random", "train.device=cpu", "seed=0", *settings,
+        "zsr.preset=authors", "train.projection_init=random", "train.device=cpu", "seed=0", *settings,
     ]  # fmt: skip
 
 

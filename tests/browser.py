@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -116,3 +117,17 @@ def low_contrast(page: Any) -> list[str]:
     """Return visible texts whose contrast with their background is below 4.5 (large text: 3), as in WCAG 2.1, 1.4.3."""
     failures: list[str] = page.evaluate(_CONTRAST)
     return failures
+
+
+def accessibility_failures(page: Any) -> list[str]:
+    """Return the rules of axe-core (WCAG 2.2, levels A and AA) that a page breaks, each with the first elements."""
+    script = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page.evaluate(script)  # unlike a script element, it is not subject to the page's security policy
+    levels = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+    options = {"runOnly": {"type": "tag", "values": levels}, "resultTypes": ["violations"]}
+    found = page.evaluate("(options) => axe.run(document, options)", options)
+    return [
+        f"{one['id']}: {one['help']} ({len(one['nodes'])}): "
+        + "; ".join(node["html"][:160] for node in one["nodes"][:3])
+        for one in found["violations"]
+    ]

@@ -85,7 +85,7 @@ def test_commands_exist(page, words, tmp_path, monkeypatch):
         kind = find_protocol(context.params["name"], chapter_of(context.params["paper"]))
         on, network = find_dataset(context.params["dataset"]), find_backbone(context.params["backbone"])
         for method in (MethodSpec.parse(word) for word in context.params["words"] if is_method(word)):
-            method.overrides(on, kind, network)
+            method.of_run(on, kind, network)
             settings += method.settings
     # A component that the page adds exists only after its blocks have run, which another test does.
     added = set(re.findall(r'\.add\("(\w+)"', (ROOT / page).read_text(encoding="utf-8")))
@@ -114,7 +114,7 @@ def test_settings_named_in_text_exist():
         if page.name == "CHANGELOG.md":  # versions before a rename have the old names
             keys = keys | OLD_KEYS
         for found in re.finditer(r"`(\w+)\.(\w+)(?:=[^`]*)?`", page.read_text()):
-            if found[1] in sections and not (found[1] == "zsr" and found[2] == "class_embeddings"):
+            if found[1] in sections:
                 assert f"{found[1]}.{found[2]}" in keys, f"{name(page)}: {found[0]}"
 
 

@@ -96,6 +96,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     "profile": benchmark_results.kernels,
     "datasets": parts.datasets,
     "protocols": published.protocols,
+    "recipes": parts.recipes,
+    "recipesources": parts.recipe_sources,
     "reranking": partial(published.selected, "reranking", "method", "GSP"),
     "security": partial(_top_level, "SECURITY.md"),
     "studies": studies.overview,

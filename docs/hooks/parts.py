@@ -152,6 +152,32 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
         yield ""
 
 
+def recipes() -> str:
+    """Return the table of recipes: published and measured R@1 by dataset."""
+    from winnow.cli.recipes import DATASETS, UNKNOWN
+    from winnow.training.recipes import RECIPES, measured_recalls
+
+    lines = ["| recipe | " + " | ".join(DATASETS.values()) + " | content |", "|---" * (len(DATASETS) + 2) + "|"]
+    for name, one in RECIPES.items():
+        measured = measured_recalls().get(f"recipe={name}", {})
+        cells = [f"{one.published[data].value:.1f}" if data in one.published else UNKNOWN for data in DATASETS]
+        ours = [f"{measured[data].value:.1f}" if data in measured else UNKNOWN for data in DATASETS]
+        both = [f"{published} / {own}" for published, own in zip(cells, ours, strict=True)]
+        lines.append(f"| `{name}` | " + " | ".join(both) + f" | {one.about} |")
+    return "\n".join(lines)
+
+
+def recipe_sources() -> str:
+    """Return the sources of the settings and of the published numbers."""
+    from winnow.training.recipes import RECIPES
+
+    lines = []
+    for name, one in RECIPES.items():
+        numbers = "; ".join(dict.fromkeys(each.source for each in one.published.values()))
+        lines.append(f"- `{name}`: {one.citation}." + (f" Numbers: {numbers}." if numbers else ""))
+    return "\n".join(lines)
+
+
 def datasets() -> str:
     """Return a table of the benchmark datasets: images, classes, ranks of R@k, and terms of use."""
     from winnow.data.datasets import DATASETS

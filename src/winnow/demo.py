@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from winnow.report.comparison import (
     Method,
     MethodRun,
     Neighbor,
+    NextStep,
     Prototype,
     Query,
     comparison_table,
     markdown_report,
 )
+from winnow.report.heatmaps import Weights
 from winnow.report.pages import write_comparison
 from winnow.training import RunConfig, make_config
 from winnow.training.build import TrainingSetup, build_setup, init_objective, resolve_config
@@ -157,9 +160,10 @@ def run_demo(folder: Path, *, seeds: int, steps: int, callback: Callback, splits
         tuning=TUNING,
         methods=methods,
         baseline=("pretrained, no training", pretrained),
-        queries=select_queries(splits.test, {name: one.result for name, one in first_seed.items()}),
+        queries=select_queries(splits.test, first_seed),
         heatmaps=draw_heat_maps(splits.test, {name: one.embedder for name, one in first_seed.items()}),
         prototypes=find_prototypes(splits.test, setup.test, best.embedder),
+        next_steps=next_steps(folder),
         settings={"shared": SHARED, "methods": {one.name: one.settings for one in METHODS}, "steps": steps},
         provenance=provenance,
     )
@@ -206,19 +210,36 @@ def select_evenly(count: int, wanted: int) -> list[int]:
     return [int((i + 0.5) * count / wanted) for i in range(wanted)]
 
 
-def select_queries(images: ImageSet, results: Mapping[str, RetrievalResult]) -> list[Query]:
-    """Return queries at even distances with the nearest neighbors of each method."""
+def select_queries(images: ImageSet, methods: Mapping[str, TrainedMethod]) -> list[Query]:
+    """Return queries at even distances with the nearest neighbors of each method, and the pooling weights of all."""
     queries = []
     for index in select_evenly(len(images), QUERIES):
-        found = {}
-        for name, result in results.items():
-            row = zip(result.neighbors[index].tolist(), result.distances[index].tolist(), strict=True)
+        found: dict[str, list[Neighbor]] = {}
+        weights: dict[str, Weights] = {}
+        for name, method in methods.items():
+            numbers, distances = (
+                values[index].tolist() for values in (method.result.neighbors, method.result.distances)
+            )
+            maps = [one.weights for one in method.embedder.explain([images.read(i) for i in (index, *numbers)])]
             found[name] = [
-                Neighbor(images.read(i), bool(images.labels[i] == images.labels[index]), d, _class_name(images, i))
-                for i, d in row
+                Neighbor(images.read(i), bool(images.labels[i] == images.labels[index]), d, _class_name(images, i), own)
+                for i, d, own in zip(numbers, distances, maps[1:], strict=True)
             ]
-        queries.append(Query(images.read(index), _class_name(images, index), found))
+            if maps[0] is not None:
+                weights[name] = maps[0]
+        queries.append(Query(images.read(index), _class_name(images, index), found, weights))
     return queries
+
+
+def next_steps(folder: Path) -> list[NextStep]:
+    """Return commands that continue from the demo in its folder."""
+    model = shlex.quote(str(folder / "model"))
+    return [
+        NextStep(f"winnow explain {model} cat.jpg", "Draw the pooling weights of this model on an image of your own:"),
+        NextStep("winnow train data=photos --out runs/first", "Train on your images, one folder per class:"),
+        NextStep("winnow index runs/first photos -o photos.index", "Embed your images for search:"),
+        NextStep("winnow serve photos.index", "Search them in a browser:"),
+    ]
 
 
 def draw_heat_maps(images: ImageSet, embedders: Mapping[str, Embedder]) -> list[HeatMap]:

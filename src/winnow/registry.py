@@ -130,7 +130,7 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind}: expected a name, got {section!r}. Available: {', '.join(self)}.")
         given = {"name": section} if isinstance(section, str) else dict(section)
         name = self.first_name(str(given.pop("name", self.default)))
-        preset = self._preset(name, given.pop("preset", None))
+        preset = preset_settings(self.presets(name), given.pop("preset", None), self.kind, name)
         settings = {**preset, **rename_keys(given, self[name], f"{self.kind}.")}
         model = self.settings(name)
         known = [key for key in model.model_fields if key != "name"]
@@ -157,17 +157,6 @@ class Registry(Generic[T]):
         presets: Mapping[str, Mapping[str, Any]] = getattr(self[name], "presets", {})
         return presets
 
-    def _preset(self, name: str, preset: Any) -> Mapping[str, Any]:
-        known = self.presets(name)
-        if preset is None:
-            return {}
-        if not isinstance(preset, str) or preset not in known:
-            raise ConfigError(
-                f"{self.kind}.preset: unknown preset '{preset}' of '{name}'{did_you_mean(str(preset), known)} "
-                f"Available: {', '.join(known) or 'none'}."
-            )
-        return known[preset]
-
     def build(self, section: str | Mapping[str, Any] | ComponentSettings, **context: Any) -> T:
         """Construct a component from its section.
 
@@ -185,6 +174,24 @@ class Registry(Generic[T]):
             )
         except ValueError as error:
             raise ConfigError(f"{self.kind} '{settings.name}': {error}") from None
+
+
+def preset_settings(
+    presets: Mapping[str, Mapping[str, Any]], preset: Any, section: str, name: str
+) -> Mapping[str, Any]:
+    """Return the settings of a preset of a component or section; none for None.
+
+    Raises:
+        ConfigError: If no preset has the name.
+    """
+    if preset is None:
+        return {}
+    if not isinstance(preset, str) or preset not in presets:
+        raise ConfigError(
+            f"{section}.preset: unknown preset '{preset}' of '{name}'{did_you_mean(str(preset), presets)} "
+            f"Available: {', '.join(presets) or 'none'}."
+        )
+    return presets[preset]
 
 
 def check_sizes(section: BaseModel) -> None:

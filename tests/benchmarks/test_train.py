@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.train import REFERENCE, run_train
+from benchmarks.train import ADDITIONS, REFERENCE, run_train
 
 
 @pytest.mark.slow
@@ -17,6 +17,10 @@ def test_steps_are_timed_alone_and_concurrently() -> None:
     assert benchmark.ratio(alone) == 1
     assert alone.facts["images/s"] == 8 / alone.timing.median
     assert benchmark.ratio(rows["batch 8", "GSP + ZSR, loop"]) is not None
-    assert {method for case, method in rows if case != "batch 8"} == {"1 concurrent run", "2 concurrent runs"}
+    added = {method for case, method in rows if case == "additions, batch 8"}
+    assert added == {REFERENCE, *ADDITIONS, "two passes, chunks of a quarter"}
+    assert benchmark.ratio(rows["additions, batch 8", "averaged weights"]) is not None
+    others = {method for case, method in rows if case not in ("batch 8", "additions, batch 8")}
+    assert others == {"1 concurrent run", "2 concurrent runs"}
     assert all(row.timing.runs == 2 for row in benchmark.rows)
-    assert len(notes) == 2
+    assert len(notes) == 3

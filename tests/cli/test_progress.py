@@ -6,7 +6,8 @@ import pytest
 
 from winnow.cli import console
 from winnow.cli.console import WorkBars, duration
-from winnow.cli.progress import ConsoleCallback
+from winnow.cli.progress import ConsoleCallback, describe_duration
+from winnow.training.duration import Duration
 
 
 class Clock:
@@ -60,3 +61,11 @@ def test_training_reports_its_rate_from_where_it_resumed(clock: Clock, capsys: p
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_the_expected_time_is_the_sum_of_features_and_steps() -> None:
+    found = Duration(images=2000, features=180.0, step=0.25, steps=4000)
+    assert found.total == 180 + 1000
+    text = describe_duration(found)
+    assert "3 min for the features of 2,000 images, then 0.25 s a step, at most 17 min for 4,000 steps" in text
+    assert "features" not in describe_duration(Duration(images=0, features=0.0, step=0.25, steps=4000))

@@ -18,7 +18,7 @@ def picture(path: Path, size: int = 8) -> None:
     Image.fromarray(RNG.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(path)
 
 
-def cub(root: Path, classes: int = 4, images: int = 3, suffix: str = ".jpg") -> None:
+def cub(root: Path, classes: int = 4, images: int = 3, suffix: str = ".jpg", size: int = 8) -> None:
     """CUB_200_2011: ids in images.txt and image_class_labels.txt, files below images/."""
     base = root / "CUB_200_2011"
     rows = [
@@ -27,7 +27,7 @@ def cub(root: Path, classes: int = 4, images: int = 3, suffix: str = ".jpg") -> 
         for n in range(images)
     ]
     for path, _ in rows:
-        picture((base / "images" / path).with_suffix(suffix))
+        picture((base / "images" / path).with_suffix(suffix), size)
     listed = enumerate(rows, start=1)
     (base / "images.txt").write_text("".join(f"{i} {path}\n" for i, (path, _) in listed))
     (base / "image_class_labels.txt").write_text("".join(f"{i} {label}\n" for i, (_, label) in enumerate(rows, 1)))

@@ -12,12 +12,17 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 import start
@@ -34,20 +39,25 @@ import winnow.serve.app
 import winnow.training.build
 import winnow.training.run
 from tests.docs.blocks import ROOT, Block, words_of
+from tests.serve.samples import served
 from winnow.cli import run
 from winnow.data import Splits
-from winnow.data.datasets import DATASETS
+from winnow.data.datasets import DATASETS, Dataset, Source
 from winnow.data.emoji import load_emoji
+from winnow.index import Index
 from winnow.serve import create_app
 from winnow.training import make_config
 
 TINY = ["image.resize=32", "image.crop=32", "train.max_steps=2", "train.eval_steps=1", "train.warmup_steps=0",
         "train.projection_init=random", "train.device=cpu"]  # fmt: skip
+NETWORK = ["backbone=resnet20", "backbone.weights=random"]
 SMALLER: dict[str, list[str]] = {
     "demo": ["--seeds", "1", "--steps", "2"],
     "train": TINY,
     "tune": [*TINY, "--trials", "2"],
-    "protocol": TINY,
+    "protocol": [*TINY, "--runs", "1"],
+    "study components": [*TINY, *NETWORK],
+    "study mu": [*TINY, *NETWORK, "--seeds", "0"],
     "serve": ["--port", "0"],  # concurrent tests need different ports
     "benchmarks evaluate": ["--count", "200", "--deep", "0", "--repeats", "1", "--dim", "8"],
     "benchmarks index": ["--count", "10000", "--queries", "4", "--images", "2", "--repeats", "1"],
@@ -61,17 +71,29 @@ SMALLER: dict[str, list[str]] = {
 
 
 class Belongings:
-    """Files that pages use without making them: name on a page to file or folder."""
+    """Files that pages use without making them: name on a page to file or folder.
 
-    def __init__(self, made: dict[str, Path]) -> None:
+    Args:
+        made: Files and folders.
+        datasets: Benchmark datasets with small counts, whose folders `made` has as `data/NAME`.
+        archives: Folder with the archives of the datasets that can be downloaded.
+    """
+
+    def __init__(self, made: dict[str, Path], datasets: Sequence[Dataset], archives: Path) -> None:
         self.made = made
+        self.datasets = datasets
+        self.archives = archives
 
     def provide(self, words: Sequence[str]) -> None:
         """Copy the files that words name to the current folder, unless they exist or the command makes them."""
         words = [*words, *(word for file in words if file.endswith(".yaml") for word in Path(file).read_text().split())]
-        outs = {following for word, following in pairwise(words) if word in ("--out", "-o")}
+        if words[0] == "winnow" and words[1] in ("train", "protocol"):
+            named = {word.rpartition("=")[2] for word in words}
+            words += [f"data/{one.name}" for one in self.datasets if one.name in named]
+        outs = {following for word, following in pairwise(words) if word in ("--out", "-o", "--to")}
         for name, source in self.made.items():
-            named = any(word.rpartition("=")[2] == name or word.startswith(f"{name}/") for word in words)
+            spellings = (name, f"@{name}")
+            named = any(word.rpartition("=")[2] in spellings or word.startswith(f"{name}/") for word in words)
             if named and name not in outs and not Path(name).exists():
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copytree(source, name) if source.is_dir() else shutil.copy(source, name)
@@ -100,7 +122,7 @@ class Reader:
 
     def type(self, line: str, where: str) -> None:
         """Run one console line in this process; its exit code must be 0."""
-        words, target = words_of(line)
+        words, target = words_of(line.replace("/scratch/", "scratch/"))
         variables = [words.pop(0) for _ in list(words) if "=" in words[0]]
         self.belongings.provide(words)
         said = StringIO()
@@ -110,8 +132,10 @@ class Reader:
             with redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
                 in_small(patch)
                 # A program starts without datasets that other programs added.
-                patch.setattr(DATASETS, "_datasets", dict(DATASETS._datasets))
-                code = PROGRAMS[words[0]](words[1:])
+                small = {one.name: one for one in self.belongings.datasets}
+                patch.setattr(DATASETS, "_datasets", {**DATASETS._datasets, **small})
+                with downloads(self.belongings, patch):
+                    code = PROGRAMS[words[0]](words[1:])
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -131,7 +155,8 @@ def call_winnow(words: list[str]) -> int:
 
 def smaller(words: list[str]) -> list[str]:
     """Return the arguments of a command with the arguments that make it small."""
-    return [*words, *SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), []))]
+    published = NETWORK if words[0] == "protocol" and "cub200" in words else []  # instead of a ResNet-50
+    return [*words, *published, *SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), []))]
 
 
 def call_start(words: list[str]) -> int:
@@ -147,10 +172,11 @@ def call_start(words: list[str]) -> int:
 
 
 def call_python(words: list[str]) -> int:
-    """Run a benchmark, or a script that the page wrote and that takes the arguments of winnow's command line."""
+    """Run a benchmark, or a script of the page or the checkout that takes the arguments of winnow's command line."""
     if words[:2] == ["-m", "benchmarks"]:
         return ended(benchmarks.__main__.main, smaller(words[1:]))
-    return ended(lambda: runpy.run_path(words[0], run_name="__main__"), [words[0], *smaller(words[1:])])
+    script = words[0] if Path(words[0]).is_file() else str(ROOT / words[0])
+    return ended(lambda: runpy.run_path(script, run_name="__main__"), [words[0], *smaller(words[1:])])
 
 
 def call_cp(words: list[str]) -> int:
@@ -160,9 +186,48 @@ def call_cp(words: list[str]) -> int:
     return 0
 
 
+def call_curl(words: list[str]) -> int:
+    """Send a request to a service of the index that the page served before; only the port differs from the page."""
+    assert words[0] == "--data-binary"
+    content = Path(words[1].removeprefix("@")).read_bytes()
+    with served(Index.open("photos.index")) as address:
+        requested = urlsplit(words[2])
+        url = f"{address.rstrip('/')}{requested.path}?{requested.query}"
+        with urlopen(Request(url, data=content, method="POST"), timeout=30) as response:
+            print(response.read().decode())
+    return 0
+
+
+def call_torchrun(words: list[str]) -> int:
+    """Start two processes instead of the number on the page."""
+    assert words[0] == "--nproc-per-node"
+    module = words.index("-m") + 2
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "winnow"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([*command, *smaller(words[module:])], env=environment, check=False).returncode
+
+
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
-    "winnow": call_winnow, "python3": call_start, "python": call_python, "cp": call_cp
+    "winnow": call_winnow, "python3": call_start, "python": call_python, "cp": call_cp, "curl": call_curl,
+    "torchrun": call_torchrun,
 }  # fmt: skip
+
+
+@contextmanager
+def downloads(belongings: Belongings, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Serve the archives of small datasets from this machine instead of their public addresses."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(belongings.archives))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for one in belongings.datasets:
+            here = [Source(f"http://127.0.0.1:{server.server_port}/{file.file}", file.file) for file in one.sources]
+            patch.setattr(one, "sources", tuple(here))
+        yield
+        server.shutdown()
 
 
 def check_out(path: str) -> None:

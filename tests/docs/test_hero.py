@@ -30,13 +30,14 @@ def hero(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_each_neighbor_has_the_mark_of_its_relevance(hero: Any) -> None:
+@pytest.mark.parametrize("name", ["hero", "hero-narrow"])
+def test_each_neighbor_has_the_mark_of_its_relevance(hero: Any, name: str) -> None:
     image = Image.new("RGB", (16, 16), "teal")
     rows = [
-        hero.Row(name, image, [Neighbor(image, relevant, 0.1, "a") for relevant in marks])
-        for name, marks in (("GAP", (False, False, True)), ("GSP", (True, True, True)))
+        hero.Row(method, image, [Neighbor(image, relevant, 0.1, "a") for relevant in marks])
+        for method, marks in (("GAP", (False, False, True)), ("GSP", (True, True, True)))
     ]
-    root = ElementTree.fromstring(hero.draw(image, "a <b> & c", rows))
+    root = ElementTree.fromstring(hero.draw(image, "a <b> & c", rows, layout := hero.LAYOUTS[name]))
     frames = [one for one in root.iter(f"{SVG}rect") if "frame" in one.get("class", "")]
     lines = sorted({float(one.get("y", 0)) for one in frames})
     marks = [[one.get("class") for one in frames if float(one.get("y", 0)) == y] for y in lines]
@@ -45,12 +46,13 @@ def test_each_neighbor_has_the_mark_of_its_relevance(hero: Any) -> None:
     assert "1 of 3 under GAP, 3 of 3 under GSP" in root.get("aria-label", "")
     _, _, width, height = (float(value) for value in root.get("viewBox", "").split())
     for one in frames:
-        assert float(one.get("x", 0)) + hero.SIDE < width
-        assert float(one.get("y", 0)) + hero.SIDE < height
+        assert float(one.get("x", 0)) + layout.side < width
+        assert float(one.get("y", 0)) + layout.side < height
 
 
-def test_the_picture_is_small_complete_and_for_both_modes() -> None:
-    text = (ROOT / "docs/assets/hero.svg").read_text()
+@pytest.mark.parametrize("name", ["hero", "hero-narrow"])
+def test_the_picture_is_small_complete_and_for_both_modes(name: str) -> None:
+    text = (ROOT / f"docs/assets/{name}.svg").read_text()
     root = ElementTree.fromstring(text)
     assert len(text) < 200_000
     assert all(one.get("href", "").startswith("data:image/webp;base64,") for one in root.iter(f"{SVG}image"))

@@ -17,7 +17,7 @@ from winnow.training.config import REGISTRIES
 
 RUN = ("python", "console", "yaml", "diff")
 NEVER_RUN = ("text", "bibtex")  # folder layouts, file contents, citations
-MOST_NOT_RUN = 12
+MOST_NOT_RUN = 3
 
 
 @pytest.mark.slow

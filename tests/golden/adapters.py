@@ -69,7 +69,6 @@ functional = find("winnow.functional")
 evaluation = find("winnow.evaluation")
 Embedder = find("winnow:Embedder")
 Index = find("winnow:Index")
-load_config = find("winnow.training:load_config")
 RunFolder = find("winnow.training:RunDir", "winnow.training.run_dir:RunDir", "winnow.training:RunFolder")
 Monitor = find("winnow.training:Callback", "winnow.training:Monitor")
 
@@ -270,6 +269,15 @@ def make_network(name: str) -> nn.Module:
 # --- Configs ----------------------------------------------------------------------------------------------------------
 
 
+FIRST_VALUES = ("zsr.logit_scale=9.5",)
+"""Settings whose default has changed, with the value of 0.1.0. Recorded configs name it; words alone do not."""
+
+
+def load_config(file: str | None, words: Sequence[str] = ()) -> Any:
+    """Return a config from a file or from words of 0.1.0."""
+    return find("winnow.training:load_config")(file, [*(FIRST_VALUES if file is None else ()), *words])
+
+
 def make_config(tree: Mapping[str, Any]) -> Any:
     """Return a config from a tree in the words of 0.1.0."""
     return find("winnow.training.config:make_config")(tree)
@@ -281,9 +289,15 @@ def dump(config: Any) -> dict[str, Any]:
 
 
 def dump_numbers(config: Any) -> dict[str, Any]:
-    """Return all settings that can change a number: without the storage of features, whose default has changed."""
+    """Return all settings that can change a number.
+
+    The storage of features, whose default has changed, does not, nor do the other settings of a term without weight.
+    """
     settings = dump(config)
     del settings["data"]["feature_cache"]
+    for name in ("zsr", "libc"):
+        if not settings[name]["weight"]:
+            settings[name] = {"weight": 0}
     return settings
 
 
@@ -302,7 +316,7 @@ def protocol_task(
         kind = kind.model_copy(update={"runs": 1, "folds": 1})
     dataset, network = find("winnow.protocols:find_dataset")(target), find("winnow.protocols:find_backbone")(backbone)
     request = find("winnow.protocols:ProtocolRequest")
-    return request(kind, dataset, list(methods), folder, network, overrides=list(words))
+    return request(kind, dataset, list(methods), folder, network, overrides=[*FIRST_VALUES, *words])
 
 
 def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
@@ -321,15 +335,30 @@ def first_method(text: str) -> str:
     return text
 
 
+LATE = "last third "
+"""Start of the metrics of whole curves."""
+
+
+def first_value(name: str, value: Any) -> Any:
+    """Return a value of a row or a paired difference as 0.1.0 wrote it."""
+    if name == "cells":
+        return [cell for cell in value if not cell["metric"].startswith(LATE)]
+    return first_method(value) if name in ("method", "against") else value
+
+
 def first_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table of a protocol with the keys and the methods of 0.1.0."""
-    first = {key: value for key, value in table.items() if key != "note"} | {"about": ""}
+    """Return a table of a protocol with the keys and the methods of 0.1.0.
+
+    Budgets and numbers of whole curves are newer: they stand next to the numbers of 0.1.0 and do not change them.
+    """
+    first = {key: value for key, value in table.items() if key not in ("note", "budget")} | {"about": ""}
     protocol = table["protocol"]
     first["protocol"] = {**protocol, "about": FIRST_TEXTS.get(protocol["name"], protocol["about"])}
     for key in ("rows", "pairs"):
         first[key] = [
-            {name: first_method(value) if name in ("method", "against") else value for name, value in one.items()}
+            {name: first_value(name, value) for name, value in one.items() if name != "trained_steps"}
             for one in table[key]
+            if not one.get("metric", "").startswith(LATE)
         ]
     return first
 
@@ -447,7 +476,13 @@ def run_command(*words: str) -> Any:
     """Run a `winnow` command in this process."""
     from typer.testing import CliRunner
 
-    return CliRunner().invoke(find("winnow.cli.main:app"), list(words), catch_exceptions=False)
+    first = FIRST_VALUES if words[0] == "protocol" else ()
+    return CliRunner().invoke(find("winnow.cli.main:app"), [*words, *first], catch_exceptions=False)
+
+
+def first_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of a log with the keys of 0.1.0, which did not log the loss of guessing next to that of ZSR."""
+    return {key: value for key, value in line.items() if key != "zsr/guess"}
 
 
 def seed_everything(seed: int) -> None:

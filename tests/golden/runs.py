@@ -73,7 +73,7 @@ def workplace(folder: Path) -> Iterator[Path]:
 def history(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a log without times."""
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [without_times(line) for line in lines]
+    return [without_times(a.first_line(line)) for line in lines]
 
 
 def without_times(tree: Any) -> Any:

@@ -15,6 +15,7 @@ from winnow.losses import ZeroShotRegularizer
 from winnow.losses.zero_shot import class_disjoint_halves, ridge_regression
 
 LABELS = torch.tensor([3, 0, 3, 1, 4, 0, 1, 4])
+AUTHORS = ZeroShotRegularizer.presets["authors"]
 
 
 def module(num_classes: int = 6, width: int = 3, **settings) -> ZeroShotRegularizer:
@@ -99,7 +100,8 @@ def slow_loss(z, labels, embeddings, in_first, ridge_alpha, logit_scale) -> floa
 
 
 @pytest.mark.parametrize("prototypes", [3, 20], ids=["fewer prototypes than samples", "more prototypes"])
-@pytest.mark.parametrize("chosen", [{}, {"ridge_alpha": 0.7, "logit_scale": 2.0}], ids=["defaults", "tuned"])
+@pytest.mark.parametrize("chosen", [{}, AUTHORS, {"ridge_alpha": 0.7, "logit_scale": 2.0}],
+                         ids=["defaults", "authors", "tuned"])  # fmt: skip
 @pytest.mark.parametrize("seed", range(4))
 def test_loss_follows_its_equation(prototypes, chosen, seed):
     loss, z = module(**chosen), attributes(prototypes=prototypes, seed=seed)
@@ -107,7 +109,7 @@ def test_loss_follows_its_equation(prototypes, chosen, seed):
     in_first, _ = class_disjoint_halves(LABELS)
     torch.manual_seed(seed)
     value = loss(z, LABELS).detach()
-    constants = {"ridge_alpha": 0.05, "logit_scale": 9.5} | chosen
+    constants = {"ridge_alpha": 0.05, "logit_scale": 1.0} | chosen
     assert float(value) == pytest.approx(slow_loss(z, LABELS, loss.class_embeddings, in_first, **constants), rel=1e-9)
 
 
@@ -153,7 +155,7 @@ def test_gradient_equals_finite_differences(prototypes):
 def test_with_few_classes_equal_attributes_have_the_lowest_initial_loss():
     classes, width, prototypes = 16, 128, 64
     torch.manual_seed(0)
-    loss = ZeroShotRegularizer(classes, width)
+    loss = ZeroShotRegularizer(classes, width, **AUTHORS)
     squared = 2 * width / classes  # the length of a class embedding
     assert loss.class_embeddings.detach().square().sum(dim=1).mean().item() == pytest.approx(squared, rel=0.1)
     loss.class_embeddings.data = squared**0.5 * torch.eye(classes, width)  # the expected products of random embeddings
@@ -205,9 +207,72 @@ def test_state_survives_saving_and_loading():
 
 
 def test_a_large_weight_with_few_classes_warns():
-    assert ZeroShotRegularizer(98, 512).warnings(0.1) == []
-    assert ZeroShotRegularizer(12, 128).warnings(0.002) == []
-    (note,) = ZeroShotRegularizer(12, 128).warnings(0.1)
+    assert ZeroShotRegularizer(98, 512, **AUTHORS).warnings(0.1) == []
+    assert ZeroShotRegularizer(12, 128).warnings(0.1) == []
+    assert ZeroShotRegularizer(12, 128, **AUTHORS).warnings(0.002) == []
+    (note,) = ZeroShotRegularizer(12, 128, **AUTHORS).warnings(0.1)
     assert "zsr.weight: 0.1" in note
     assert "12 training classes" in note
     assert "a logit of 203" in note  # 2 * 9.5 * 128 / 12
+
+
+def test_equal_class_embeddings_cost_as_much_as_guessing():
+    loss = module(num_classes=6)
+    loss.class_embeddings.data = torch.ones_like(loss.class_embeddings)
+    assert loss(attributes(), LABELS).item() == pytest.approx(loss.guess, rel=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "remedy"), [(1.0, "zsr.lr_multiplier=100"), (9.5, "zsr.logit_scale=1")])
+def test_a_loss_above_guessing_warns_once_with_a_remedy(scale, remedy):
+    loss = module(num_classes=6, logit_scale=scale)
+    high, low = [2.0] * 20, [1.7] * 20
+    notes = [loss.guess_warning(high[:count]) for count in range(21)]
+    (note,) = [one for one in notes if one is not None]
+    assert "2.00" in note
+    assert "ln 6 = 1.79" in note
+    assert remedy in note
+    assert not any(loss.guess_warning(low[:count]) for count in range(21))
+    assert loss.guess_warning([*high[:7], *low[:3]]) is None  # only the last validations count
+
+
+def proxies(count: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(6 * count, 3, generator=generator, dtype=torch.float64)
+    return vectors, torch.arange(6).repeat(count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_shared_proxies_are_unit_class_embeddings(count):
+    loss, z, (vectors, owners) = module(class_embeddings="proxies", logit_scale=4.0), attributes(), proxies(count)
+    assert not list(loss.parameters())
+    expected = []
+    for label in range(6):
+        total = np.zeros(3)
+        for vector, owner in zip(vectors.numpy(), owners.tolist(), strict=True):
+            if owner == label:
+                total += vector / np.linalg.norm(vector)
+        expected.append(total / np.linalg.norm(total))
+    torch.manual_seed(0)
+    in_first, _ = class_disjoint_halves(LABELS)
+    torch.manual_seed(0)
+    value = loss(z, LABELS, (vectors, owners)).item()
+    slow = slow_loss(z, LABELS, torch.tensor(np.array(expected)), in_first, ridge_alpha=0.05, logit_scale=4.0)
+    assert value == pytest.approx(slow, rel=1e-9)
+
+
+def test_gradients_of_shared_proxies_equal_finite_differences():
+    loss, labels, (vectors, owners) = module(class_embeddings="proxies"), torch.tensor([2, 0, 1, 2, 0]), proxies()
+
+    def value(z, vectors):
+        torch.manual_seed(0)
+        return loss(z, labels, (vectors, owners))
+
+    assert torch.autograd.gradcheck(value, (attributes(5).requires_grad_(), vectors.requires_grad_()))
+
+
+def test_shared_proxies_are_required_and_may_be_unused():
+    loss, (vectors, owners) = module(class_embeddings="proxies"), proxies()
+    with pytest.raises(ValueError, match=r"^proxies: "):
+        loss(attributes(), LABELS)
+    assert loss(attributes(0), LABELS[:0], (vectors, owners)).item() == 0
+    assert module()(attributes(), LABELS, (vectors, owners)) > 0  # own class embeddings ignore them

@@ -166,6 +166,12 @@ def test_norms_normalize_the_vector_they_name(norm: str, position: str, pooling:
     assert torch.allclose(vectors, expected, atol=1e-4)
 
 
+def test_layer_norm_without_weights_gives_embeddings_one_length() -> None:
+    head = Head(16, 8, "gap", norm=HeadConfig(norm="layer"))
+    vectors = head(100 * torch.randn(12, 16, 3, 3))
+    assert torch.allclose(vectors.norm(dim=1), torch.full((12,), 8**0.5), rtol=1e-4)
+
+
 def test_a_head_without_a_norm_has_the_keys_of_version_0_1_0() -> None:
     assert not [key for key in Head(16, 8, "gap").state_dict() if "norm" in key]
     assert [key for key in Head(16, 8, "gap", norm=HeadConfig(norm="layer", affine=True)).state_dict() if "norm" in key]

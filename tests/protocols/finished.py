@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from winnow.protocols import BACKBONES, DATASETS, ProtocolRequest, ProtocolRun, find_protocol
-from winnow.training import RunResult
+from winnow.training import RunResult, ValidationEntry
 
 OVERRIDES = ("backbone=resnet20", "dim=4")
 LABELS = torch.arange(12) // 3
@@ -29,7 +29,7 @@ def make_request(
 def finish(
     run: ProtocolRun, map_at_r: float, *, dim: int = 4, names: Sequence[str] = NAMES,
     more: Mapping[str, float] = MappingProxyType({}), data: Mapping[str, Any] = MappingProxyType({"missing": {}}),
-    **result: Any,
+    history: Sequence[ValidationEntry] = (), **result: Any,
 ) -> None:  # fmt: skip
     """Write what a run with this MAP@R leaves; P@1 is twice that."""
     run_dir = run.planned.run_dir
@@ -39,4 +39,6 @@ def finish(
     run_dir.write_embeddings(embeddings, LABELS[: len(names)], names)
     config = {"dim": dim, "normalise": "unit"}
     values = {"metrics": {"test": metrics, "val": metrics}, "best_step": 100, "data": dict(data), "config": config}
+    if history:
+        run_dir.write_history(history)
     run_dir.write_result(RunResult.from_dict({**values, **result}))

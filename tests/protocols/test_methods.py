@@ -83,7 +83,9 @@ def test_fair_settings_are_the_published_ones() -> None:
     assert gsp.train.lr_multipliers == {"references.proxies": 100}
     assert gsp.train.lr == 5e-6
     assert (gsp.pooling.num_prototypes, gsp.pooling.mu, gsp.pooling.eps) == (128, 0.3, 0.5)  # type: ignore[attr-defined]
-    assert gsp.zsr.weight == 0.1
+    assert (gsp.zsr.weight, gsp.zsr.logit_scale) == (0.1, 1)
+    authors = MethodSpec.parse("c2+gsp-zsr,zsr.preset=authors").own.tree
+    assert make_config({"zsr": {"weight": 0.1, **authors["zsr"]}}).zsr.logit_scale == 9.5
     pair: Any = settings("fair", "cub", "c1+xbm+gsp-zsr")
     assert (pair.pooling.num_prototypes, pair.pooling.eps) == (64, 5.0)
     assert (pair.references.num_batches, pair.references.start_step) == (25, 1000)

@@ -213,7 +213,7 @@ def test_the_conventional_table_reports_the_best_run(make_folder: MakeFolder, tm
     assert rf"{100 * best['P@1']:.2f} ({mean:.2f} $\pm$ {std:.2f})" in render_latex(table)
     assert f"{100 * best['P@1']:.2f} ({mean:.2f} ± {std:.2f})" in page
     assert {path.name for path in write_table(table, request.folder)} == {
-        "table.md", "table.csv", "table.tex", "table.json", "paired_differences.csv",
+        "table.md", "table.csv", "table.tex", "table.json", "paired_differences.csv", "curves.svg",
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from winnow.report import Comparison, HeatMap, Method, MethodRun, Neighbor, Prototype, Query
+from winnow.report import Comparison, HeatMap, Method, MethodRun, Neighbor, NextStep, Prototype, Query
 
 
 def history(best: float, steps: int = 4) -> list[dict[str, Any]]:
@@ -55,6 +55,7 @@ def full(gap: list[float] | None = None, gsp: list[float] | None = None, hostile
         methods=[average, pooled],
         baseline=(f"pretrained{hostile}", {"MAP@R": 0.02, "P@1": 0.05, "P@R": 0.03}),
         queries=[Query(picture(9), f"query{hostile}", dict.fromkeys(names, found))],
+        next_steps=[NextStep(f"winnow serve{hostile}", f"Search.{hostile}")],
         heatmaps=[HeatMap(picture(5), f"image{hostile}", {names[0]: flat, names[1]: peaked()})],
         prototypes=[Prototype(3, 0.125, [picture(k) for k in range(5)]), Prototype(4, 0.05, [picture(7)])],
         settings={f"pooling{hostile}": {"mu": 0.3, "name": f"gsp{hostile}"}, "seeds": [0, 1, 2]},

@@ -298,6 +298,16 @@ def test_an_explanation_holds_the_image_and_every_map(tmp_path):
         save_explanation(path, image, {})
 
 
+def test_the_loss_of_zsr_is_drawn_beside_that_of_guessing():
+    entries = [{**entry, "zsr": 5 - 0.1 * number, "zsr/guess": 4.3} if number else entry
+               for number, entry in enumerate(history(0.3))]  # fmt: skip
+    *_, axes = run_curves(entries).axes
+    assert len(run_curves(entries).axes) == len(run_curves(history(0.3)).axes) + 1
+    own, guess = axes.lines
+    assert own.get_ydata()[0] == pytest.approx(4.9)
+    assert set(guess.get_ydata()) == {4.3}
+
+
 def test_the_test_curve_has_a_panel_of_its_own() -> None:
     entries = [
         {"step": step, "val/MAP@R": 0.5, "test/MAP@R": 0.3 + step / 100, "raw_test/MAP@R": 0.2 + step / 100}

@@ -14,12 +14,13 @@ import pytest
 from PIL import Image
 from report_examples import full, method, peaked, picture
 
-from tests.browser import launched
+from tests.browser import VIEWS, accessibility_failures, launched, low_contrast, opened, overflow
 from winnow.index import Entry, Hits
-from winnow.report import Comparison, HeatMap, Method, MethodRun, Prototype, Query, write_comparison
+from winnow.report import Comparison, HeatMap, Method, MethodRun, Neighbor, Prototype, Query, write_comparison
+from winnow.report.heatmaps import colors, heat_image
 from winnow.report.pages import balanced_columns, data_uri, flatten, write_search_page
 
-VOID = {"meta", "link", "img", "br", "hr"}
+VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Page(HTMLParser):
@@ -106,7 +107,7 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(tmp_path):
     targets = [attributes["href"][1:] for _, attributes in page.elements if attributes.get("href", "").startswith("#")]
     assert len(targets) > 4
     assert set(targets) <= set(ids)
-    assert [level for level, _ in page.elements if level in ("h1", "h2")] == ["h1"] + 6 * ["h2"]
+    assert [level for level, _ in page.elements if level in ("h1", "h2")] == ["h1"] + 7 * ["h2"]
     assert len(page.all("title")) == len(page.all("main")) == len(page.all("header")) == 1
 
 
@@ -156,7 +157,7 @@ def test_all_content_is_on_the_page(tmp_path):
     for text in (
         "A comparison", "What it is about.", "And more.", "Keeps what matters.", "Tuned on validation classes.",
         "pretrained", "23.67 ± 3.21", "+12.33 [7.16, 17.50]", "12.5% of the weight", "Prototype 3", "pooling.mu", "0.3",
-        "[0, 1, 2]", "winnow demo", "machine.cores",
+        "[0, 1, 2]", "winnow demo", "machine.cores", "winnow serve",
     ):  # fmt: skip
         assert text in page.said, text
     assert page.all("details")
@@ -289,3 +290,63 @@ def test_pages_fit_narrow_screens_and_long_names_stay_next_to_their_picture(tmp_
             assert len(wide) == 2 + 6
             assert max(wide) <= 6  # by as much the mark stands out
             tab.close()
+
+
+def weighted() -> Comparison:
+    """Make a comparison of three methods with the weights of all queries and neighbors."""
+    methods = [method("GAP", [0.1]), method("GMP", [0.2]), method("GSP", [0.3])]
+    found = [Neighbor(picture(k), k % 2 == 0, 0.1 * k, f"thing {k}", peaked()) for k in range(3)]
+    queries = [
+        Query(picture(9 + k), f"query {k}", {one.name: found for one in methods}, {"GSP": peaked()}) for k in range(5)
+    ]
+    maps = [HeatMap(picture(5), "image", {"GMP": peaked(), "GSP": peaked()})]
+    return Comparison("t", "s", methods, queries=queries, heatmaps=maps)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_report_is_accessible_and_fits(tmp_path, view):
+    for number, comparison in enumerate((full(), weighted())):
+        written(tmp_path / str(number), comparison)
+        address = (tmp_path / str(number) / "new folder" / "report.html").as_uri()
+        with launched() as browser, opened(browser, address, address, **view) as tab:
+            assert overflow(tab) == 0
+            assert low_contrast(tab) == []
+            assert accessibility_failures(tab) == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_methods_are_switched_queries_fold_and_pictures_enlarge_without_a_script(tmp_path):
+    written(tmp_path, weighted())
+    address = (tmp_path / "new folder" / "report.html").as_uri()
+    with launched() as browser, opened(browser, address, address, viewport={"width": 1280, "height": 900}) as tab:
+        rows = tab.locator(".found:visible h3")
+        assert [text.split()[0] for text in rows.all_text_contents()] == 3 * ["GAP2", "GSP2"]  # the reference, the best
+        tab.get_by_label("GMP", exact=True).check()
+        tab.get_by_label("GAP", exact=True).uncheck()
+        assert [text.split()[0] for text in rows.all_text_contents()] == 3 * ["GMP2", "GSP2"]
+        assert tab.locator(".row:visible figcaption:visible").all_text_contents() == ["Image", "GMP", "GSP"]
+        tab.get_by_text("2 more queries").click()
+        assert rows.count() == 2 * 5
+        picture = tab.locator(".neighbor:visible .stack").first
+        heat = picture.locator(".heat")
+        small = picture.bounding_box()
+        assert not heat.is_visible()
+        picture.click()
+        tab.mouse.move(1, 1)
+        assert picture.bounding_box()["width"] > 4 * small["width"]
+        assert heat.evaluate("one => getComputedStyle(one).opacity") == "0.54"
+        assert heat.bounding_box() == picture.locator("img").first.bounding_box()
+        picture.click()
+        assert picture.bounding_box()["width"] == small["width"]
+
+
+def test_heat_maps_of_enlarged_pictures_have_the_colors_of_the_scale():
+    weights = np.zeros((4, 4))
+    weights[0, 0] = 1.0
+    pixels = np.asarray(heat_image(weights, side=4), dtype=float) / 255
+    np.testing.assert_allclose(pixels[0, 0], colors(np.array([16.0]))[0], atol=0.01)
+    np.testing.assert_allclose(pixels[3, 3], colors(np.array([0.0]))[0], atol=0.01)
+    assert heat_image(np.ones((4, 8))).size == (48, 24)

@@ -12,10 +12,22 @@ import pytest
 
 from tests.studies.grids import made_up
 from winnow.report.claims import Verdict
-from winnow.studies import STUDIES, GridStudy, Scale, StudyRequest, Variant, ccp_grids, gsp_grids, loss_grids
+from winnow.studies import (
+    STUDIES,
+    GridStudy,
+    Scale,
+    StudyRequest,
+    Variant,
+    ccp_grids,
+    frozen_heads,
+    gsp_grids,
+    loss_grids,
+    zsr_forms,
+)
 from winnow.studies.runner import folder_name, plan_grid
 from winnow.studies.scores import MissingScoreError, check_claims, main_effects
 from winnow.studies.settings import CUB200
+from winnow.training import load_config
 from winnow.training.objective import check_components, check_objective
 from winnow.training.overrides import Overrides
 
@@ -197,3 +209,52 @@ def test_claims_are_reproduced_on_some_scores_and_not_on_others() -> None:
 
 def test_folder_names_are_accepted_by_every_file_system() -> None:
     assert folder_name("GSP: m 64, eps 0.5/GAP+É") == "gsp--m-64--eps-0-5-gap-é"
+
+
+def test_forms_of_zsr() -> None:
+    gains = {"scale 1": 0.1, "scale 9.5": -1.0, "scale 1, rate 10": 2.0, "scale 1, rate 100": -2.0}
+
+    def score(variant: Variant, seed: int) -> float:
+        faster = "faster" in variant.name and not variant.name.startswith("twice the batch")
+        noise = 0.1 * (-1) ** seed * (variant.name in ("twice the batch, no ZSR", "Proxy-Anchor, no ZSR"))
+        return 30 + gains.get(variant.name, faster) + seed + noise
+
+    good, bad = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED
+    found = verdicts(zsr_forms.ZSR_FORMS, score)
+    assert found[1:6] == [good, good, bad, good, good]
+    assert found[7] is good
+    assert found[6] is found[8] is Verdict.WITHIN_SEED_NOISE
+
+
+def test_forms_of_zsr_vary_what_their_names_say() -> None:
+    for size in ("quick", "full"):
+        scale = zsr_forms.ZSR_FORMS.scales[size]  # type: ignore[index]
+        configs = {
+            one.name: load_config(scale.file, [*scale.base.to_args(), *one.settings.to_args()])
+            for one in zsr_forms.ZSR_FORMS.variants(scale)
+        }
+        for name, config in configs.items():
+            assert config.zsr.weight == (0 if "no ZSR" in name else 0.1)
+            assert config.zsr.logit_scale == (9.5 if "9.5" in name or "proxies as" in name else 1)
+            if "faster" in name:
+                assert config.train.lr is not None
+                assert config.train.lr * config.zsr.lr_multiplier == pytest.approx(0.01)
+        one, classes, batch = (configs[name].train for name in ("no ZSR", *(f"twice the {what}, no ZSR" for what in
+                               ("classes", "batch"))))  # fmt: skip
+        assert 2 * one.classes_per_batch == classes.classes_per_batch == batch.classes_per_batch
+        assert one.samples_per_class == 2 * classes.samples_per_class == batch.samples_per_class
+
+
+def test_frozen_heads() -> None:
+    better = ("cosine", "layer norm of pooled features")
+
+    def score(variant: Variant, seed: int) -> float:
+        noise = 0.1 * (-1) ** seed * (variant.name == "step")
+        return 20 + seed + (variant.name in better) - (variant.name == "plateau") + noise
+
+    found = dict(zip((claim.text for claim in frozen_heads.FROZEN_HEADS.claims),
+                     verdicts(frozen_heads.FROZEN_HEADS, score), strict=True))  # fmt: skip
+    assert found["Cosine improves on constant, no norm"] is Verdict.REPRODUCED
+    assert found["Plateau improves on constant, no norm"] is Verdict.NOT_REPRODUCED
+    assert found["Layer norm of pooled features improves on constant, no norm"] is Verdict.REPRODUCED
+    assert found["Step improves on constant, no norm"] is Verdict.WITHIN_SEED_NOISE

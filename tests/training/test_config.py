@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
-from winnow.training.config import RunConfig, config_keys, make_config
+from winnow.training.config import RunConfig, config_keys, first_difference, make_config
 from winnow.training.overrides import load_config
 
 
@@ -136,3 +136,27 @@ def test_a_setting_that_no_part_has_is_refused_in_either_order() -> None:
     for words in (["loss.negativ_margin=0.4", "loss=c2"], ["loss=c2", "loss.negativ_margin=0.4"]):
         with pytest.raises(ConfigError, match="did you mean 'neg_margin'"):
             load_config(None, words)
+
+
+def test_a_section_has_presets_that_words_still_override() -> None:
+    assert load_config(None, ["zsr=0.1"]).zsr.logit_scale == 1
+    assert load_config(None, ["zsr=0.1", "zsr.preset=authors"]).zsr.logit_scale == 9.5
+    assert load_config(None, ["zsr.logit_scale=3", "zsr.preset=authors"]).zsr.logit_scale == 3
+    written = load_config(None, ["zsr.preset=authors"]).model_dump(mode="json")["zsr"]
+    assert "preset" not in written
+    assert make_config({"zsr": written}).zsr.logit_scale == 9.5
+    assert load_config(None, ["libc.preset=cars"]).libc.num_heads == 8
+    with pytest.raises(ConfigError, match=r"zsr\.preset: unknown preset 'author' of 'zsr'; did you mean 'authors'\?"):
+        load_config(None, ["zsr.preset=author"])
+    with pytest.raises(ConfigError, match=r"train\.preset: unknown config key"):
+        load_config(None, ["train.preset=authors"])
+
+
+def test_settings_of_a_term_without_weight_are_no_difference() -> None:
+    def difference(first: list[str], second: list[str]) -> str | None:
+        one, other = (load_config(None, words).model_dump(mode="json") for words in (first, second))
+        return first_difference(one, other)
+
+    assert difference([], ["zsr.logit_scale=9.5", "libc.num_heads=8"]) is None
+    assert difference(["zsr=0.1"], ["zsr=0.1", "zsr.logit_scale=9.5"]) == "zsr.logit_scale"
+    assert difference([], ["zsr=0.1", "zsr.logit_scale=9.5"]) == "zsr.weight"

@@ -278,6 +278,35 @@ def test_step_that_waits_names_the_graph_setting() -> None:
     assert "told" in run.stdout, run.stderr
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_two_passes_on_the_gpu_train_as_one(precision: str) -> None:
+    words = ["zsr=0.2", "loss=c2", "train.average=0.9", "train.schedule=cosine", f"train.precision={precision}"]
+    changes = []
+    for more in ("train.cuda_graph=false", "train.chunk_size=5"):
+        trainer = trainer_on("cuda", *words, more)
+        weight = trainer.objective.model.projection.weight
+        first = weight.detach().clone()
+        with trainer.stream.activate():
+            for step in range(6):
+                trainer.take_step(step)
+        torch.cuda.synchronize()
+        changes.append((weight - first).detach())
+    assert changes[0].norm() > 0
+    assert (changes[1] - changes[0]).norm() < 0.05 * changes[0].norm()
+
+
+def test_augmented_crops_of_originals_on_the_gpu(make_folder: MakeFolder, tmp_path: Path) -> None:
+    words = [f"data={make_folder()}", *TINY, "backbone.train=full", "loss=proxy_nca", "train.sampler=random",
+             "train.batch_size=7", "augment.resize=original", "augment.scale=[0.08,1]", "augment.rand_augment=9",
+             "augment.color_jitter=0.4", "augment.random_erasing=0.25", "train.device=cuda"]  # fmt: skip
+    losses = []
+    for flag in ("true", "false"):
+        folder = RunDir(tmp_path / flag)
+        train(load_config(None, [*words, f"train.cuda_graph={flag}"]), folder)
+        losses.append([entry["loss"] for entry in folder.read_history()[1:]])
+    assert losses[0] == pytest.approx(losses[1], rel=5e-2)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_network_in_a_graph_trains_as_in_eager_mode(make_folder: MakeFolder, tmp_path: Path, compiled: bool) -> None:
     words = [f"data={make_folder()}", *TINY, "backbone.train=full", "zsr=0.1", "train.device=cuda"]

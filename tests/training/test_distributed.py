@@ -42,6 +42,7 @@ CASES = {
     # A query and the proxy that was copied from it coincide but for rounding, which differs with the processes.
     "ccp, c2": ["loss=c2", *ALTERNATING],
     "random batches": ["loss=proxy_nca", "train.sampler=random", "train.batch_size=17"],
+    "two passes": ["loss=c2", "zsr=0.3", "libc=0.5", "train.chunk_size=3", *UNEVEN],
     "proxy anchor": ["loss=proxy_anchor", "regularizer=r1", "regularizer.num_samples=3", *RAGGED],
 }  # fmt: skip
 

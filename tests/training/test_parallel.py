@@ -13,6 +13,7 @@ from PIL import Image
 from tests.conftest import TINY, MakeFolder
 from tests.training.test_trainer import StopAfter, same
 from winnow.data import CropTransform, ImageCache
+from winnow.data.augmentation import Augmentation
 from winnow.errors import ConfigError, DataError, ModelError, OutputError, TrainingError, WinnowError
 from winnow.training import Callback, RunDir, load_config, train
 from winnow.training.build import build_setup, load_splits, make_crops, resolve_config
@@ -89,6 +90,12 @@ class Broken(Callback):
     def step(self, step: int) -> None:
         if step == 3:
             raise ZeroDivisionError("oh")
+
+
+def test_augmentation_by_name() -> None:
+    words = ["augment.rand_augment=9", "augment.color_jitter=0.4", "augment.random_erasing=0.25"]
+    assert make_crops(load_config(None, words)).augmentation == Augmentation(9, 0.4, 0.25)
+    assert make_crops(load_config()).augmentation.changes_nothing
 
 
 @pytest.mark.parametrize("resize", [40, "original"])

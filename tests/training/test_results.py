@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 
-from winnow.training.results import collect_provenance
+from winnow.training.results import collect_provenance, zsr_scale_note
 
 
 def test_provenance_command_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,3 +16,12 @@ def test_provenance_command_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     command = collect_provenance().command
     assert shlex.split(command) == given
     assert command.endswith("train.lr=1e-4 c2+gsp"), "what needs no quotes has none"
+
+
+def test_runs_with_another_scale_of_zsr_are_noted() -> None:
+    def config(weight: float, **scale: float) -> dict[str, Any]:
+        return {"zsr": {"weight": weight, **scale}}
+
+    assert zsr_scale_note([{}, config(0, logit_scale=9.5), config(0.1, logit_scale=1)]) == ""
+    assert "`zsr.logit_scale=9.5`" in zsr_scale_note([config(0.1, scale=9.5), config(0.1, logit_scale=9.5)])
+    assert "=3` and `zsr.logit_scale=9.5`" in zsr_scale_note([config(1, scale=9.5), config(1, logit_scale=3)])

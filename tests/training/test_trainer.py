@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 import signal
@@ -154,7 +155,8 @@ CCP = [
      ["loss=soft_triple", "references.proxies_per_class=2"],
      ["loss=margin", "loss.per_class=true", "miner=distance_weighted", "references=memory", "references.num_batches=2",
       "references.start_step=1"],
-     [*CCP, "loss=c2", "pooling=gap"], [*CCP, "references.start_from=last", "zsr=0.2", "loss=c2"]],
+     [*CCP, "loss=c2", "pooling=gap"], ["loss=proxy_anchor", "zsr=0.2", "zsr.class_embeddings=proxies"],
+     [*CCP, "references.start_from=last", "zsr=0.2", "zsr.preset=authors", "loss=c2"]],
 )  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: list[str]) -> None:
     config = small_config(*words)
@@ -340,11 +342,63 @@ def test_every_parameter_of_model_and_losses_is_in_exactly_one_group() -> None:
     assert count_parameters(objective)["trained"] == sum(p.numel() for p in objective.parameters())
 
 
+def test_class_embeddings_have_a_learning_rate_of_their_own() -> None:
+    config = small_config("zsr=0.1", "zsr.lr_multiplier=100")
+    objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
+    assert objective.zsr is not None
+
+    def rates(multipliers: dict[str, float]) -> tuple[float, float]:
+        groups = parameter_groups(objective, 1e-3, multipliers)
+        found = {id(p): group["lr"] for group in groups for p in group["params"]}
+        assert objective.zsr is not None
+        return found[id(objective.zsr.class_embeddings)], found[id(objective.head.projection.weight)]
+
+    assert rates({}) == pytest.approx((1e-1, 1e-3))
+    assert rates({"*": 2}) == pytest.approx((2e-3, 2e-3))  # patterns precede
+    assert rates({"zsr.*": 3}) == pytest.approx((3e-3, 1e-3))
+
+
+class Messages(Callback):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_the_loss_of_zsr_is_logged_beside_that_of_guessing_and_warned_of_once(tmp_path: Path) -> None:
+    words = ["zsr=0.1", "zsr.preset=authors", "zsr.lr_multiplier=0", "train.max_steps=40", "train.eval_steps=2"]
+    config, heard, folder = small_config(*words), Messages(), RunDir(tmp_path / "run")
+    folder.create(config)
+    trainer = make_trainer(config, folder, heard)
+    assert trainer.objective.zsr is not None
+    trainer.objective.zsr.class_embeddings.data.mul_(4)  # long class embeddings, which do not move
+    state = trainer.fit()
+    assert [entry["zsr/guess"] for entry in state.history[1:]] == [math.log(10)] * len(state.history[1:])
+    assert "zsr/guess" not in state.history[0]
+    (note,) = heard.texts
+    assert "zsr.logit_scale=1" in note
+    again = make_trainer(config, folder, heard)
+    again.restore()
+    again._warn_of_guessing()
+    assert len(heard.texts) == 1
+
+
 def test_pattern_without_a_match_is_rejected() -> None:
     config = small_config()
     objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
     with pytest.raises(ConfigError, match="'proxies' matches no whole parameter name"):
         parameter_groups(objective, 1e-3, {"proxies": 100})
+
+
+def test_shared_class_embeddings_need_proxies() -> None:
+    words = ["zsr=0.1", "zsr.class_embeddings=proxies"]
+    with pytest.raises(ConfigError, match=r"zsr\.class_embeddings: references=batch has no proxies"):
+        build_objective(small_config(*words, "loss=c2"), Head(16, 8, {"name": "gsp"}), num_classes=10)
+    trainer = make_trainer(small_config(*words, "loss=proxy_anchor"))
+    trainer.fit()
+    assert "zsr.class_embeddings" not in weights(trainer)
+    assert any(entry.losses.get("zsr", 0) > 0 for entry in trainer.state.history)
 
 
 def test_zsr_needs_a_pooling_with_attributes() -> None:
@@ -392,11 +446,21 @@ def test_checkpoint_without_a_scaler_resumes_with_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("validations", [0, 3])
-def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tmp_path: Path, validations: int) -> None:
-    """A real process is killed while it fine-tunes a network with ZSR and random crops."""
+@pytest.mark.parametrize(
+    ("validations", "more"),
+    [
+        (0, ["zsr=0.2"]),
+        (3, ["zsr=0.2"]),
+        (5, [*CCP, "loss=c2", "train.average=0.9", "train.schedule=cosine", "train.chunk_size=4",
+             "augment.resize=original", "augment.random_erasing=0.5", "train.patience=99"]),
+    ],
+)  # fmt: skip
+def test_run_killed_by_sigkill_resumes_bit_identical(
+    make_folder: MakeFolder, tmp_path: Path, validations: int, more: list[str]
+) -> None:
+    """A real process is killed while it fine-tunes a network on random crops."""
     data = make_folder()
-    words = [f"data={data}", *TINY, "backbone.train=full", "zsr=0.2", "train.max_steps=40", "train.device=cpu"]
+    words = [f"data={data}", *TINY, "backbone.train=full", *more, "train.max_steps=40", "train.device=cpu"]
     whole = RunDir(tmp_path / "whole")
     train(load_config(None, words), whole)
 
@@ -424,6 +488,8 @@ def test_run_killed_by_sigkill_resumes_bit_identical(make_folder: MakeFolder, tm
         a, b = (folder.load(getattr(folder, file)) for folder in (whole, broken))
         a, b = (state.get("learner", state) for state in (a, b))
         assert same(a, b), file
+    averages = [folder.load(folder.checkpoint_file)["average"] for folder in (whole, broken)]
+    assert averages == [None, None] if "zsr=0.2" in more else same(*averages)
     assert _untimed(whole) == _untimed(broken)
 
 

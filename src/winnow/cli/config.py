@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from winnow.training.config import ConfigKey, RunConfig
 
 SECTIONS = {
+    "Start": ("recipe",),
     "Data": ("data", "image", "augment"),
     "Model": ("backbone", "pooling", "dim", "head", "normalize"),
     "Objective": ("loss", "references", "miner", "regularizer", "zsr", "libc"),

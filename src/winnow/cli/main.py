@@ -35,6 +35,7 @@ from winnow.cli.help import Command, Group
 from winnow.cli.index import index, search
 from winnow.cli.models import embed, explain, export
 from winnow.cli.protocol import protocol
+from winnow.cli.recipes import recipes
 from winnow.cli.serve import serve
 from winnow.cli.study import study
 from winnow.cli.terminal import PlainConsole
@@ -71,7 +72,7 @@ def demo(
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo,),
-    "Train and evaluate": (train, evaluate, explain, tune, config, cache),
+    "Train and evaluate": (train, recipes, evaluate, explain, tune, config, cache),
     "Embed and search": (embed, index, search, serve, export, verify),
     "Reproduce": (protocol, study),
 }

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from rich.progress import Progress, TaskID
 
-from winnow.cli.console import WorkBars, bars, err
+from winnow.cli.console import WorkBars, bars, duration, err
 from winnow.training.callbacks import Callback
 
+if TYPE_CHECKING:
+    from winnow.training.duration import Duration
+
 __all__ = ["ConsoleCallback", "bars"]
+
+
+def describe_duration(found: Duration) -> str:
+    """Return the expected time of a run in one line."""
+    features = f"{duration(found.features)} for the features of {found.images:,} images, then " if found.images else ""
+    step = f"{found.step:.2g} s" if found.step >= 0.001 else "1 ms"
+    limit = duration(found.step * found.steps)
+    return (
+        f"time: about {features}{step} a step, at most {limit} for {found.steps:,} steps; validation comes on top, and "
+        "training stops early without gains"
+    )
 
 
 class ConsoleCallback(Callback):
@@ -36,6 +51,10 @@ class ConsoleCallback(Callback):
         """Print a line above the bars."""
         self._bars.message(text)
 
+    def estimate(self, measure: Callable[[], Duration]) -> None:
+        """Print how long the run will take."""
+        self._bars.message(describe_duration(measure()))
+
     def progress(self, title: str) -> Callable[[int, int], None]:
         """Show a bar for long work before or after training."""
         return self._bars.progress(title)
@@ -54,6 +73,8 @@ class ConsoleCallback(Callback):
     def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
         """Show the last validation next to the bar, or print it with rate and time left."""
         text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
+        if "zsr/guess" in entry:
+            text += f", ZSR {entry['zsr']:.2f} (guessing: {entry['zsr/guess']:.2f})"
         if err.is_terminal and self._training is not None:
             self._bars.update(self._training, info=text)
             return

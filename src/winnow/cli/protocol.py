@@ -39,6 +39,9 @@ def protocol(
     ),
     data: str = typer.Option(None, "--data", metavar="DIR", help="Folder of a benchmark dataset"),
     listed: bool = typer.Option(False, "--list", help="List protocols, datasets, and methods"),
+    budget: str = _selection(
+        "early-stop", "--budget", metavar="NAME", help="early-stop, or fixed: a cosine to its end, the last weights"
+    ),
     folds: str = _selection(None, "--folds", metavar="1,2", help="Train only these folds now"),
     runs: str = _selection(None, "--runs", metavar="1,2", help="Train only these runs of each fold now"),
     imports: list[Path] = _selection(
@@ -69,17 +72,19 @@ def protocol(
         c2                         loss alone; the pooling is average pooling
         c1+xbm+gsp-zsr             loss and additions; --list prints their names
         c2+gsp-zsr,pooling.eps=20  settings that only this method has
+        recipe=common,loss=ms      a recipe; `winnow recipes` lists them
 
     Examples:
         winnow protocol fair cub200 c2 c2+gsp-zsr
         winnow protocol conventional photos c1+xbm ms --runs 1
+        winnow protocol fair cub200 c2 c2+ccp --budget fixed
         winnow protocol fair cub200 c2 c2+gsp-zsr --no-train
     """
     from winnow.cli.console import echo, out
     from winnow.protocols import ProtocolRequest, find_backbone, find_dataset, find_protocol, make_table, write_table
     from winnow.protocols.methods import is_method
     from winnow.protocols.render import render_markdown
-    from winnow.protocols.spec import backbone_of, has_second_version
+    from winnow.protocols.spec import backbone_of, find_budget, has_second_version
     from winnow.protocols.table import TABLE_FILE
 
     if listed:
@@ -95,11 +100,13 @@ def protocol(
         raise ConfigError(f"--data {data}: only for a benchmark dataset; the folder {on.path} is the dataset.")
     overrides = [word for word in words or () if not is_method(word)]
     kind = f"{spec.name}{spec.chapter if has_second_version(spec) else ''}"
+    length = find_budget(budget)
+    kind += "" if length == "early-stop" else f"-{length}"
     default_folder = f"{kind}-{on.name}-{backbone_of(overrides) or network.name}".replace("/", "-")
     request = ProtocolRequest(
         protocol=spec, dataset=on, methods=[word for word in words or () if is_method(word)],
         folder=out_folder or Path("runs") / default_folder, backbone=network, root=data, overrides=overrides,
-        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note,
+        folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note, budget=length,
     )  # fmt: skip
     planned = request.plan()
     for file in imports or ():
@@ -232,6 +239,7 @@ def list_names() -> str:
     from winnow.pooling import POOLINGS
     from winnow.protocols import ADDITIONS, BACKBONES, DATASETS, PROTOCOLS, PUBLISHED_METHODS, losses
     from winnow.protocols.spec import CHAPTER_3, has_second_version
+    from winnow.training.recipes import RECIPES
 
     second = [Entry(f"{one.name} --paper ccp", one.about) for one in CHAPTER_3.values() if has_second_version(one)]
     poolings = [name for name in ADDITIONS if name in POOLINGS]
@@ -246,6 +254,7 @@ def list_names() -> str:
             Entry("LOSS+ADDITION...", "one addition of each kind, in parentheses below"),
             Entry("METHOD,KEY=VALUE", "settings that only this method has, as in c2+gsp-zsr,pooling.eps=20"),
             Entry("published", ", ".join(PUBLISHED_METHODS)),
+            Entry("recipe=NAME", f"a recipe with its own budget: {', '.join(RECIPES)}"),
         ],
         "Additions": additions,
     }  # fmt: skip

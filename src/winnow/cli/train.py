@@ -57,6 +57,7 @@ def train(
 
     Common overrides:
         data=PATH              folder of class folders, CSV file, or dataset name
+        recipe=NAME            complete settings; `winnow recipes` lists them
         pooling=gsp            pooling layer; pooling.mu=0.3, pooling.eps=5
         loss=ms                loss; see `winnow config loss`
         backbone.train=frozen  frozen, full, or auto: full on a GPU

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from winnow.data.decoder import Decoder, available_cores
     from winnow.data.decoding import IMAGE_SUFFIXES, UnreadableImageError, read_image, resize_short, upright_rgb
     from winnow.data.image_set import ArrayImages, FileImages, ImageSet, Labels, Splits, Subset, resolve_subset
+    from winnow.data.object_boxes import boxes_in_crop
     from winnow.data.readers import UNLABELED, load_images, read_collection, read_folder, read_table
     from winnow.data.sampler import BatchSampler, MPerClassSampler, RandomSampler
     from winnow.data.splits import split_by_class
@@ -24,6 +25,7 @@ _MODULES = {
     "decoder": ("Decoder", "available_cores"),
     "decoding": ("IMAGE_SUFFIXES", "UnreadableImageError", "read_image", "resize_short", "upright_rgb"),
     "image_set": ("ArrayImages", "FileImages", "ImageSet", "Labels", "Splits", "Subset", "resolve_subset"),
+    "object_boxes": ("boxes_in_crop",),
     "readers": ("UNLABELED", "load_images", "read_collection", "read_folder", "read_table"),
     "sampler": ("BatchSampler", "MPerClassSampler", "RandomSampler"),
     "splits": ("split_by_class",),
@@ -53,6 +55,7 @@ __all__ = [
     "Transform",
     "UnreadableImageError",
     "available_cores",
+    "boxes_in_crop",
     "crop_batch",
     "free_device_memory",
     "load_images",

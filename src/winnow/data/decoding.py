@@ -45,6 +45,8 @@ _TRANSPOSE_BY_ORIENTATION = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = (5, 6, 7, 8)
+"""EXIF orientations that exchange width and height."""
 
 
 class UnreadableImageError(DataError):
@@ -110,11 +112,39 @@ def resize_short(image: Image.Image, short: int) -> Image.Image:
     pixel wide would become gigabytes otherwise. Neither the center crop nor the random crop with its default scale
     and ratio reaches outside the kept center.
     """
-    image = _crop_elongated(image)
-    width, height = image.size
-    if width <= height:
-        return image.resize((short, height * short // width), Image.Resampling.BILINEAR)
-    return image.resize((width * short // height, short), Image.Resampling.BILINEAR)
+    return _crop_elongated(image).resize(resized_size(image.size, short)[1], Image.Resampling.BILINEAR)
+
+
+def resized_size(size: tuple[int, int], short: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+    """Return the region of an image that `resize_short` keeps, and the size that it is resized to.
+
+    Args:
+        size: Width and height of the image.
+        short: Short side of the result.
+
+    Returns:
+        Left, top, right, and bottom of the region, and width and height of the result.
+    """
+    left, top, right, bottom = region = _elongated_region(size)
+    width, height = right - left, bottom - top
+    return region, (short, height * short // width) if width <= height else (width * short // height, short)
+
+
+def upright_size(path: str | Path) -> tuple[int, int]:
+    """Return width and height of an upright image; only the header of the file is read.
+
+    Raises:
+        UnreadableImageError: (a DataError) If the file is missing or is no image.
+    """
+    try:
+        with open_regular(path, max_bytes=MAX_FILE_BYTES) as file:
+            image = Image.open(file)
+            width, height = image.size
+            return (height, width) if _orientation(image) in _SIDEWAYS else (width, height)
+    except FileNotFoundError:
+        raise UnreadableImageError(path, MISSING) from None
+    except Exception as error:  # Pillow raises nearly any error on damaged files
+        raise UnreadableImageError(path, str(error) or type(error).__name__) from None
 
 
 def resize_levels(image: Image.Image, resize: Resize) -> list[Image.Image]:
@@ -135,12 +165,16 @@ def resize_levels(image: Image.Image, resize: Resize) -> list[Image.Image]:
 
 def _crop_elongated(image: Image.Image) -> Image.Image:
     """Crop an image to the center if its long side is above `MAX_ELONGATION` short sides."""
-    width, height = image.size
+    region = _elongated_region(image.size)
+    return image if region == (0, 0, *image.size) else image.crop(region)
+
+
+def _elongated_region(size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return left, top, right, and bottom of the center that `_crop_elongated` keeps."""
+    width, height = size
     reach = MAX_ELONGATION * min(width, height)
-    if max(width, height) <= reach:
-        return image
     left, top = max(0, (width - reach) // 2), max(0, (height - reach) // 2)
-    return image.crop((left, top, left + min(width, reach), top + min(height, reach)))
+    return left, top, left + min(width, reach), top + min(height, reach)
 
 
 def _orientation(image: Image.Image) -> int:

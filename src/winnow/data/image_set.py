@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from winnow.data.decoding import read_image
+from winnow.data.decoding import read_image, upright_size
 
 Labels = NDArray[np.int64]
 
@@ -49,6 +49,10 @@ class ImageSet(ABC):
     @abstractmethod
     def cache_key(self, index: int) -> str:
         """Return a text that changes whenever the pixels of the image may have changed."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return width and height of one upright image, in pixels."""
+        return self.read(index).size
 
     def fingerprint(self) -> str:
         """Return a hash of all cache keys and labels.
@@ -96,6 +100,10 @@ class Subset(ImageSet):
     def read(self, index: int) -> Image.Image:
         """Decode one image to upright RGB."""
         return self.parent.read(int(self.indices[index]))
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return width and height of the image in the parent."""
+        return self.parent.size(int(self.indices[index]))
 
     def cache_key(self, index: int) -> str:
         """Return the cache key of the image in the parent."""
@@ -166,6 +174,10 @@ class FileImages(ImageSet):
     def read(self, index: int) -> Image.Image:
         """Decode one image to upright RGB."""
         return read_image(self.path(index))
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return width and height of one upright image from the header of its file."""
+        return upright_size(self.path(index))
 
     def cache_key(self, index: int) -> str:
         """Return the relative path, size, and modification time of the file."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from winnow.data.augmentation import Augmentation
 from winnow.data.crops import crop_batch, match_levels, random_flips, test_boxes, train_boxes
 from winnow.data.decoding import Resize
 from winnow.data.store import RaggedImages, StoredImages
@@ -34,6 +35,7 @@ class CropTransform:
         transform: Function that replaces random crop and flip in training. It takes one cached image, (3, H, W) uint8,
             and returns (3, h, w), float in [0, 1] or uint8, of one size for all images. The generators of torch,
             NumPy, and Python are seeded for each image.
+        augmentation: Changes of training crops, also of those that `transform` returns.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -46,6 +48,7 @@ class CropTransform:
     ratio: tuple[float, float] = (0.75, 4 / 3)
     hflip: bool = True
     transform: Transform | None = None
+    augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
         sides = (self.size, self.size) if isinstance(self.size, int) else self.size
@@ -82,14 +85,16 @@ class CropTransform:
         if self.transform is not None:
             seeds = torch.randint(2**62, (batch_size,), generator=generator)[rows]
             crops = _apply(self.transform, batch.to(store.device), seeds.tolist())
-            return crops if out is None else _write(crops, out)
+            crops = crops if out is None else _write(crops, out)
+            return self.augmentation.apply(crops, generator, batch_size, rows)
         boxes = train_boxes(
             batch.heights, batch.widths, generator, scale=self.scale, ratio=self.ratio, batch_size=batch_size, rows=rows
         )
         flips = random_flips(batch_size, generator)[rows] if self.hflip else None
         if self.train_resize == "original":
             batch, boxes = match_levels(batch, boxes, self.size)
-        return crop_batch(batch.to(store.device), boxes, self.size, flips, out=out)
+        crops = crop_batch(batch.to(store.device), boxes, self.size, flips, out=out)
+        return self.augmentation.apply(crops, generator, batch_size, rows)
 
     def test(self, store: StoredImages, indices: ArrayLike) -> Tensor:
         """Return center crops (B, 3, h, w), float32 in [0, 1]."""

@@ -1,6 +1,7 @@
-"""Exact nearest-neighbor retrieval and its metrics: P@1, R@k, P@R, and MAP@R."""
+"""Exact nearest-neighbor retrieval and its metrics: P@1, R@k, P@R, and MAP@R; localization by weights."""
 
 from winnow.evaluation.distributed import evaluate_sharded
+from winnow.evaluation.localization import box_coverage, pointing_game, weight_in_box
 from winnow.evaluation.metrics import query_metrics
 from winnow.evaluation.reranking import (
     RERANKINGS,
@@ -18,13 +19,16 @@ __all__ = [
     "RERANKINGS",
     "KReciprocal",
     "RetrievalResult",
+    "box_coverage",
     "check_reranking",
     "evaluate_retrieval",
     "evaluate_sharded",
     "expand_queries",
     "k_reciprocal_distances",
     "nearest_neighbors",
+    "pointing_game",
     "query_metrics",
     "reranked_metrics",
     "retrieval_metrics",
+    "weight_in_box",
 ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from winnow.functional import l2_normalize
 from winnow.functional.pairs import check_class_labels
 from winnow.kernels.ops import can_invert, spd_inverse
+from winnow.registry import show_settings
 
 
 def class_disjoint_halves(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +67,24 @@ def ridge_regression(inputs: Tensor, targets: Tensor, ridge: float) -> Tensor:
     return solution if width < samples else inputs.mT @ solution
 
 
+def class_directions(proxies: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    r"""Return the unit mean $\upsilon_y = \bar\rho_y / \lVert \bar\rho_y \rVert$ of each class's proxies.
+
+    Args:
+        proxies: (P, d) vectors, at least one of each class.
+        labels: (P,) classes, 0 .. C - 1.
+        num_classes: Number of classes C.
+
+    Returns:
+        (C, d) unit vectors.
+    """
+    sums = proxies.new_zeros(num_classes, proxies.shape[1]).index_add(0, labels, l2_normalize(proxies))
+    return l2_normalize(sums)
+
+
 _LARGE_LOGIT, _SMALL_WEIGHT = 120.0, 0.002  # a logit that is too large, and a weight that did little harm there
+_ENOUGH, _RECENT = 10, 3  # validations before a warning, and those whose mean it reports
+_FAST = 100  # factor on the learning rate of class embeddings with which the loss fell below that of guessing
 
 
 class ZeroShotRegularizer(nn.Module):
@@ -86,64 +106,107 @@ class ZeroShotRegularizer(nn.Module):
     authors' code. With 16 classes the loss starts near 35, and its gradient dominates a loss such as C2 until all
     attributes are alike.
 
-    Differences: the scale $s = 9.5$ is in the authors' code, not in the paper. Eq. 4.4 of the paper sums the means of
-    the two halves; the authors' code and this loss average over the batch. Not in PML.
+    Differences: the authors' code has a scale $s = 9.5$, which the paper does not mention: `zsr.preset=authors`.
+    Eq. 4.4 of the paper sums the means of the two halves; the authors' code and this loss average over the batch. Not
+    in PML.
 
     Args:
         num_classes: Number of training classes C; labels are 0 .. C - 1.
         embedding_size: Size of the class embeddings.
         ridge_alpha: Penalty epsilon of the regression, above 0.
         logit_scale: Factor s on the logits, above 0.
+        lr_multiplier: Factor on the learning rate of the class embeddings in training, at least 0.
+        class_embeddings: "own" parameters, or "proxies": the unit mean of each class's proxies, which `forward` gets.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"authors": {"logit_scale": 9.5}}
+    """Settings of the authors' code."""
     aliases: ClassVar[Mapping[str, str]] = {"ridge": "ridge_alpha", "scale": "logit_scale"}
 
     def __init__(
-        self, num_classes: int, embedding_size: int, *, ridge_alpha: float = 0.05, logit_scale: float = 9.5
+        self,
+        num_classes: int,
+        embedding_size: int,
+        *,
+        ridge_alpha: float = 0.05,
+        logit_scale: float = 1.0,
+        lr_multiplier: float = 1.0,
+        class_embeddings: Literal["own", "proxies"] = "own",
     ) -> None:
         super().__init__()
-        self.ridge_alpha, self.logit_scale = ridge_alpha, logit_scale
-        self.class_embeddings = nn.Parameter(torch.randn(num_classes, embedding_size) * (2 / num_classes) ** 0.5)
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self.ridge_alpha, self.logit_scale, self.lr_multiplier = ridge_alpha, logit_scale, lr_multiplier
+        self.class_embeddings: nn.Parameter | None = None
+        if class_embeddings == "own":
+            self.class_embeddings = nn.Parameter(torch.randn(num_classes, embedding_size) * (2 / num_classes) ** 0.5)
 
     def warnings(self, weight: float) -> list[str]:
         """Return a warning if the weight is large for the number of classes.
 
         A logit of 99, as in the largest setting of [GSP], does not dominate; one of 152 did (CIFAR Collage).
         """
-        classes, size = self.class_embeddings.shape
-        logit = 2 * self.logit_scale * size / classes
-        if logit <= _LARGE_LOGIT or weight <= _SMALL_WEIGHT:
+        classes = self.num_classes
+        logit = 2 * self.logit_scale * self.embedding_size / classes
+        if self.class_embeddings is None or logit <= _LARGE_LOGIT or weight <= _SMALL_WEIGHT:
             return []
         return [
             f"zsr.weight: {weight:g} may be too large for {classes} training classes, whose class embeddings start "
             f"with a logit of {logit:.0f}. Set it to 0 or try {_SMALL_WEIGHT:g}."
         ]
 
+    @property
+    def guess(self) -> float:
+        """Loss of guessing, ln C."""
+        return math.log(self.num_classes)
+
+    def guess_warning(self, values: Sequence[float]) -> str | None:
+        """Return a warning if the loss is no better than guessing.
+
+        Args:
+            values: Mean losses before each validation, since attributes exist. The warning comes with the tenth, so
+                there is at most one.
+        """
+        recent = sum(values[-_RECENT:]) / _RECENT
+        if len(values) != _ENOUGH or recent <= self.guess:
+            return None
+        remedy = f"Try zsr.lr_multiplier={_FAST}" if self.logit_scale <= 1 else "Try zsr.logit_scale=1"
+        return (
+            f"zsr.weight: the loss of ZSR is {recent:.2f} after {_ENOUGH} validations, above that of guessing, "
+            f"ln {self.num_classes} = {self.guess:.2f}: attributes predict no classes. {remedy}, or zsr=0."
+        )
+
     def extra_repr(self) -> str:
         """Return the sizes and settings as constructor arguments."""
-        classes, size = self.class_embeddings.shape
-        return f"{classes}, {size}, ridge_alpha={self.ridge_alpha}, logit_scale={self.logit_scale}"
+        return f"{self.num_classes}, {self.embedding_size}, {show_settings(self)}"
 
-    def forward(self, attributes: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, attributes: Tensor, labels: Tensor, proxies: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Return the scalar loss.
 
         Args:
             attributes: (B, m) attributes of the pooling.
             labels: (B,) integer labels of the training classes.
+            proxies: Proxies (P, d) and their labels (P,), with `class_embeddings="proxies"`.
 
         Raises:
-            ValueError: If a label is not one of the classes (on a CPU; on a GPU an assertion fails).
+            ValueError: If a label is not one of the classes (on a CPU; on a GPU an assertion fails), or proxies are
+                missing.
         """
-        if len(labels) == 0:
-            return attributes.sum() * 0.0 + self.class_embeddings.sum() * 0.0
         with torch.autocast(attributes.device.type, enabled=False):
-            check_class_labels(labels, len(self.class_embeddings))
+            if self.class_embeddings is not None:
+                embeddings: Tensor = self.class_embeddings
+            elif proxies is not None:
+                embeddings = class_directions(*proxies, self.num_classes)
+            else:
+                raise ValueError("proxies: class_embeddings=proxies requires them, got None. Pass proxies and labels.")
+            if len(labels) == 0:
+                return attributes.sum() * 0.0 + embeddings.sum() * 0.0
+            check_class_labels(labels, self.num_classes)
             in_first, classes = class_disjoint_halves(labels)
-            z = attributes.to(self.class_embeddings.dtype)
-            targets = self.class_embeddings[labels]
+            z = attributes.to(embeddings.dtype)
+            targets = embeddings[labels]
             halves = torch.stack([in_first, ~in_first])[..., None]
             predictors = ridge_regression(z * halves, targets * halves, self.ridge_alpha)  # (2, m, d)
             predicted = torch.where(in_first[:, None], z @ predictors[1], z @ predictors[0])
-            logits = self.logit_scale * predicted @ self.class_embeddings.mT
+            logits = self.logit_scale * predicted @ embeddings.mT
             active = (classes >= 2) & (z != 0).any()
             return cross_entropy(logits, labels) * active

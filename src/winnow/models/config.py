@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from winnow.errors import ConfigError, WinnowError, did_you_mean
 from winnow.pooling import POOLINGS
-from winnow.registry import ComponentSettings, check_sizes, first_names, rename_keys
+from winnow.registry import ComponentSettings, check_sizes, first_names, preset_settings, rename_keys
 
 
 class Section(BaseModel):
@@ -30,6 +30,7 @@ class Section(BaseModel):
         shorthand: Key that a bare value sets, as in `backbone=resnet50`.
         aliases: Old name to present name of renamed keys; old names load for good.
         value_aliases: Present key to old value to present value.
+        presets: Named settings of the section, such as values of a paper: `zsr.preset=authors`.
         synonyms: Names that other tools use, with the full key to suggest for them.
     """
 
@@ -37,6 +38,7 @@ class Section(BaseModel):
     shorthand: ClassVar[str | None] = None
     aliases: ClassVar[Mapping[str, str]] = {}
     value_aliases: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     synonyms: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="after")
@@ -196,7 +198,7 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section]) -> dict[str, Any]:
-    """Check the keys of a section and expand shorthands.
+    """Check the keys of a section, and expand shorthands and presets.
 
     Registries check the settings of components.
     """
@@ -204,7 +206,11 @@ def _expand(section: type[Section], tree: Any, prefix: str, root: type[Section])
         where = prefix.rstrip(".") or "config"
         raise ConfigError(f"{where}: expected a mapping of keys, got {tree!r}. Write KEY: VALUE lines.")
     expanded: dict[str, Any] = {}
-    for key, value in rename_keys(tree, section, prefix).items():
+    given = rename_keys(tree, section, prefix)
+    if section.presets:
+        name = prefix.rstrip(".")
+        given = {**preset_settings(section.presets, given.pop("preset", None), name, name), **given}
+    for key, value in given.items():
         field = section.model_fields.get(key)
         if field is None:
             known = [f"{prefix}{one}" for one in _known_keys(section, prefix)]

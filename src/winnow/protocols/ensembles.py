@@ -16,15 +16,13 @@ from winnow.errors import DataError, ModelError
 from winnow.evaluation import retrieval_metrics
 from winnow.files import parse_json, write_text
 from winnow.functional import NORMALIZERS, Normalizer
+from winnow.protocols.curves import HEADLINE, is_late, late_metrics
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun
 from winnow.protocols.statistics import Values, list_ensembles, mean_of_members
 from winnow.training import RunDir, RunResult, make_config
 
 CACHE = "ensembles.json"
 """File with the metrics of concatenated embeddings."""
-HEADLINE = ("MAP@R", "P@1")
-"""Metrics of every table, which the published tables have too."""
-
 Results = Mapping[tuple[str, int, int], RunResult]
 """Results of finished runs by method, fold, and run."""
 
@@ -46,7 +44,7 @@ def method_values(
     folds = _finished_folds(request, method, runs, results)
     if not all(folds):
         return {}
-    metrics = [[results[run.key].metrics[request.protocol.split] for run in fold] for fold in folds]
+    metrics = [[_run_metrics(request, run, results[run.key]) for run in fold] for fold in folds]
     names = _common_metrics([one for fold in metrics for one in fold])
     first = results[folds[0][0].key]
     dim = first.config["dim"]
@@ -186,11 +184,18 @@ def _finished_folds(
     return [[run for run in finished if run.fold == fold] for fold in range(1, request.protocol.folds + 1)]
 
 
+def _run_metrics(request: ProtocolRequest, run: ProtocolRun, result: RunResult) -> Mapping[str, float]:
+    """Return the metrics of the selected weights, and the means over the last third of training."""
+    late = late_metrics(request.protocol, run.planned.run_dir, result)
+    return {**result.metrics[request.protocol.split], **late}
+
+
 def _common_metrics(found: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the metrics of all runs: the headline first, then P@R, then R@k by rank."""
+    """Return the metrics of all runs: the headline first, then P@R, R@k by rank, and means over the last third."""
     common = set.intersection(*(set(metrics) for metrics in found))
     ranks = sorted((name for name in common if name.startswith("R@")), key=lambda name: int(name[2:]))
-    return [*(name for name in (*HEADLINE, "P@R") if name in common), *ranks]
+    late = [name for name in found[0] if name in common and is_late(name)]
+    return [*(name for name in (*HEADLINE, "P@R") if name in common), *ranks, *late]
 
 
 def _file_hash(path: Path) -> str:

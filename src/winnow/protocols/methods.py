@@ -5,16 +5,28 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
 from winnow.pooling import POOLINGS
-from winnow.protocols.spec import SAMPLES_PER_CLASS, BackboneSpec, BySize, DatasetSpec, ProtocolSpec, check_overrides
+from winnow.protocols.spec import (
+    AVERAGE,
+    RECIPE_KEY,
+    SAMPLES_PER_CLASS,
+    BackboneSpec,
+    Budget,
+    BySize,
+    DatasetSpec,
+    ProtocolSpec,
+    budget_settings,
+    check_overrides,
+)
 from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS
-from winnow.training.overrides import Overrides
+from winnow.training.overrides import Overrides, with_recipe
+from winnow.training.recipes import find_recipe
 from winnow.training.sweep import at_commas
 
 SEPARATOR = "+"
@@ -36,7 +48,7 @@ Settings = Callable[[DatasetSpec, ProtocolSpec, bool], Overrides]
 class Addition:
     """What is added to a loss; a method has at most one addition of each kind."""
 
-    kind: str  # "references", "pooling", or "messages"
+    kind: str  # "references", "pooling", "messages", or "weights"
     about: str
     settings: Settings
 
@@ -85,11 +97,15 @@ def _pooling(name: str) -> Settings:
 def _libc(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
     batches = {"cub": (6, 9), "cars": (10, 7), "sop": (15, 6), "inshop": (14, 4)}
     classes, images = batches.get(dataset.preset or "", (8, 4))
-    preset = IntraBatchRegularizer.presets.get(dataset.preset or "", {})
+    preset = [f"libc.preset={dataset.preset}"] if dataset.preset in IntraBatchRegularizer.presets else []
     return Overrides.parse(
-        "libc=1", *(f"libc.{name}={value}" for name, value in preset.items()),
+        "libc=1", *preset,
         f"train.classes_per_batch={classes}", f"train.samples_per_class={images}",
     )  # fmt: skip
+
+
+def _average(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
+    return Overrides.parse(f"train.average={AVERAGE}")
 
 
 ADDITIONS: Mapping[str, Addition] = {
@@ -101,12 +117,18 @@ ADDITIONS: Mapping[str, Addition] = {
     "gsp-zsr": Addition("pooling", "GSP with zero-shot regularization, as in the published tables", _gsp(0.3, 0.1)),
     "gsp-only": Addition("pooling", "GSP without zero-shot regularization", _gsp(0.3, 0.0)),
     "zsr": Addition("pooling", "zero-shot regularization without selection (mu = 1)", _gsp(1.0, 0.1)),
+    "average": Addition(
+        "weights", "averaged weights: in a table of CCP the control, which takes as many steps", _average
+    ),
     **{
         name: Addition("pooling", f"pooling={name} instead of average pooling", _pooling(name))
         for name in POOLINGS
         if name != "gsp"
     },
 }
+
+CCP = ("ccp", "ccp-s")
+"""Additions whose tables need a control, see `control_of`."""
 
 PUBLISHED_METHODS = (
     "c1", "c1+xbm", "c1+xbm+gsp-zsr", "c1+ccp", "c1+ccp+gsp-zsr", "c2", "c2+gsp-only", "c2+zsr", "c2+gsp-zsr",
@@ -123,11 +145,15 @@ def losses() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method and the settings that only its runs have, such as `c2+gsp-zsr,pooling.eps=20`."""
+    """A method and the settings that only its runs have, such as `c2+gsp-zsr,pooling.eps=20`.
 
-    loss: str
+    A recipe is a method too, such as `recipe=common,loss=ms`. It has its own network size, images, and budget.
+    """
+
+    loss: str  # "" for a recipe
     additions: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()  # KEY=VALUE as written, because they name the folder
+    recipe: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> MethodSpec:
@@ -137,6 +163,9 @@ class MethodSpec:
             ConfigError: If a name is unknown, or two additions are of one kind.
         """
         name, *settings = at_commas(text)
+        key, _, recipe = name.partition("=")
+        if key == RECIPE_KEY:
+            return cls("", (), tuple(settings), find_recipe(recipe).name)
         first, *added = name.lower().split(SEPARATOR)
         if first not in LOSSES:
             hint = did_you_mean(name, PUBLISHED_METHODS)
@@ -160,6 +189,8 @@ class MethodSpec:
     @property
     def name(self) -> str:
         """The method without its settings."""
+        if self.recipe is not None:
+            return f"{RECIPE_KEY}={self.recipe}"
         return SEPARATOR.join((self.loss, *self.additions))
 
     @property
@@ -169,8 +200,8 @@ class MethodSpec:
 
     @property
     def components(self) -> frozenset[str]:
-        """The loss, what is added to it, and the settings."""
-        return frozenset((self.loss, *self.additions, *self.settings))
+        """The loss, what is added to it, and the settings; or the recipe and the settings."""
+        return frozenset((self.loss or self.name, *self.additions, *self.settings))
 
     @property
     def folder(self) -> str:
@@ -180,6 +211,8 @@ class MethodSpec:
     @property
     def earlier_folders(self) -> list[str]:
         """Names that version 0.1.0 may have given to the folder."""
+        if self.recipe is not None:
+            return []
         old = {new: name for name, new in EARLIER_ADDITIONS.items()}
         spelled = [[self.loss, LOSSES.first_name(self.loss)]]
         spelled += [[one, old[one]] if one in old else [one] for one in self.additions]
@@ -193,7 +226,7 @@ class MethodSpec:
         Raises:
             ConfigError: If a setting is repeated, has another form, or is not left to the user.
         """
-        check_overrides(self.settings)
+        check_overrides(self.settings, of_recipe=self.recipe is not None)
         wrong = next((one for one in self.settings if "=" not in one), None)
         if wrong is not None:
             raise ConfigError(f"method '{self}': expected KEY=VALUE, got '{wrong}'. Write no space after a comma.")
@@ -204,6 +237,21 @@ class MethodSpec:
         if "dim" in keys:  # a table has one column for each size
             raise ConfigError(f"method '{self}': methods are compared at one embedding size. Set dim for all runs.")
         return Overrides.parse(*self.settings)
+
+    def of_run(
+        self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec, budget: Budget = "early-stop"
+    ) -> Overrides:
+        """Return the settings of a run, except for its classes, its seed, and what users set.
+
+        The settings of a method follow the protocol's and the budget's. A recipe has all settings but the network, the
+        embedding size, and in a fixed budget the choice of the last weights: its own budget is fixed too.
+        """
+        if self.recipe is None:
+            shared = protocol.settings(dataset, backbone) | budget_settings(budget, dataset)
+            return shared | self.overrides(dataset, protocol, backbone)
+        named = Overrides({RECIPE_KEY: self.recipe, "data": dataset.name})
+        last = ["train.select_weights=last"] if budget == "fixed" else []
+        return with_recipe(named | self.own) | protocol.recipe_settings(backbone) | Overrides.parse(*last)
 
     def overrides(self, dataset: DatasetSpec, protocol: ProtocolSpec, backbone: BackboneSpec) -> Overrides:
         """Return the settings of the loss and the additions, which follow the protocol's."""
@@ -229,19 +277,48 @@ def present_name(method: str) -> str:
 
 
 def is_method(word: str) -> bool:
-    """Return whether a word is a method; otherwise it is a setting of all runs."""
-    return "=" not in word.partition(",")[0]
+    """Return whether a word is a method or a recipe; otherwise it is a setting of all runs."""
+    return "=" not in word.partition(",")[0] or is_recipe(word)
+
+
+def is_recipe(method: str) -> bool:
+    """Return whether a method is a recipe."""
+    return method.startswith(f"{RECIPE_KEY}=")
 
 
 def paired_methods(methods: Sequence[MethodSpec]) -> list[tuple[MethodSpec, MethodSpec]]:
-    """Return each method with the one it is compared with: its base, or the first method if it has none."""
+    """Return each method with those it is compared with: its base, or the first method, and the control of CCP."""
     based = {method: base for method in methods if (base := base_of(method, methods)) is not None}
     first = methods[0]
-    return [
+    pairs = [
         (method, based.get(method, first))
         for method in methods
         if method in based or (method != first and based.get(first) != method)
     ]
+    controls = [(method, control) for method in methods if (control := control_of(method, methods)) is not None]
+    return [*pairs, *(pair for pair in controls if pair not in pairs and pair[::-1] not in pairs)]
+
+
+def control_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:
+    """Return, of some methods, the control of a method with CCP; None if it is not among them, or without CCP."""
+    name = control_name(method)
+    wanted = None if name is None else MethodSpec.parse(name).components
+    return next((other for other in methods if other.components == wanted), None)
+
+
+def control_name(method: MethodSpec, *, averaged: bool = True) -> str | None:
+    """Return the control of a method with CCP: averaged weights without CCP; None for other methods.
+
+    CCP selects proxies again and again from weights of many steps, and averaging has that effect alone.
+
+    Args:
+        method: Method whose control is named.
+        averaged: Whether the name adds the average; in a fixed budget all methods have it.
+    """
+    left = [one for one in method.additions if one not in (*CCP, "average")]
+    if not set(CCP) & set(method.additions):
+        return None
+    return str(replace(method, additions=(*left, "average") if averaged else tuple(left)))
 
 
 def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:

@@ -13,6 +13,7 @@ from winnow.errors import ConfigError, ModelError
 from winnow.protocols.methods import MethodSpec, present_name
 from winnow.protocols.spec import (
     BackboneSpec,
+    Budget,
     DatasetSpec,
     ProtocolSpec,
     backbone_of,
@@ -69,6 +70,7 @@ class ProtocolRequest:
     folds: Sequence[int] | None = None  # to train, from 1; None for all
     runs: Sequence[int] | None = None  # to train, of each fold; there may be more than the protocol has
     note: str = ""  # sentence for the table, such as what is special about the images
+    budget: Budget = "early-stop"  # how long runs train, and which weights are reported
 
     @property
     def network(self) -> str:
@@ -117,12 +119,11 @@ class ProtocolRequest:
         check_overrides(self.overrides)
         own = {spec: spec.own for spec in self.specs}
         common = Overrides.parse(*self.overrides)
-        shared = self.protocol.settings(self.dataset, self.backbone)
         numbers = self.numbers()
         data = {fold: self.dataset.settings(self.protocol, fold, self.root) for fold in {fold for fold, _ in numbers}}
         runs = []
         for spec in self.specs:
-            of_method = shared | spec.overrides(self.dataset, self.protocol, self.backbone)
+            of_method = spec.of_run(self.dataset, self.protocol, self.backbone, self.budget)
             of_fold = {fold: of_method | data[fold] | common | own[spec] for fold in data}
             folder = self.folder / self._folder_of(spec)
             for fold, run in numbers:
@@ -216,6 +217,7 @@ def rerun_command(request: ProtocolRequest) -> str:
     protocol, most = request.protocol, max(request.protocol.runs, *(request.runs or (0,)))
     options = {
         "--paper": "ccp" if has_second_version(protocol) else None,
+        "--budget": None if request.budget == "early-stop" else request.budget,
         "--runs": ",".join(map(str, range(1, most + 1))) if most > protocol.runs else None,
         "--data": request.root,
         "--backbone": None if backbone_of(request.overrides) else request.backbone.name,

@@ -6,17 +6,27 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from winnow.integrity import write_checked_text
-from winnow.protocols.ensembles import HEADLINE
+from winnow.protocols.curves import HEADLINE, LAST_THIRD, RAW, is_late
+from winnow.protocols.methods import MethodSpec, control_name, is_recipe
 from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
 from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
+from winnow.report.figures import History, method_curves
+from winnow.report.style import svg
 from winnow.report.tables import Column, Row, Styled, to_csv, to_latex, to_markdown
+from winnow.training.config import RunConfig, make_config
+from winnow.training.results import zsr_scale_note
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Number = tuple[int, str]
 """Embedding size and metric of a column."""
 
+CURVES_FILE = "curves.svg"
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _DIGITS = 4  # decimals in CSV
 
@@ -27,7 +37,9 @@ def render_markdown(table: ProtocolTable) -> str:
     blocks = [f"# {table.title}", to_markdown(rows, columns), _bullets(notes(table))]
     if table.missing:
         blocks.append(f"{_count_missing(table)} Train the rest with:\n\n```console\n$ {table.missing[0]}\n```")
-    pairs = [pair for pair in table.pairs if pair.metric in HEADLINE]
+    if any(is_late(cell.metric) for cell in table.cells()):
+        blocks += ["## Last third of training", *_late_table(table)]
+    pairs = [pair for pair in table.pairs if pair.metric.removeprefix(LAST_THIRD) in HEADLINE]
     if pairs:
         blocks += ["## Paired differences", *_paired_table(table, pairs)]
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
@@ -46,6 +58,8 @@ def render_csv(table: ProtocolTable) -> str:
         flat: dict[str, float | str | None] = {
             "method": row.method, "finished": row.finished, "planned": row.planned, "best step": row.steps,
         }  # fmt: skip
+        if row.trained_steps is not None:
+            flat["steps"] = row.trained_steps
         for cell in row.cells:
             flat |= _flat(cell)
         flat["missing images"] = "; ".join(missing_images(run for run in table.runs if run.method == row.method))
@@ -71,7 +85,9 @@ def render_paired_csv(table: ProtocolTable) -> str:
 
 
 def write_table(table: ProtocolTable, folder: Path) -> list[Path]:
-    """Write `table.md`, `.csv`, `.tex`, `.json`, and `paired_differences.csv`; return their paths.
+    """Write `table.md`, `.csv`, `.tex`, `.json`, `paired_differences.csv`, and `curves.svg`; return their paths.
+
+    Without validations of the runs there is no figure.
 
     Raises:
         OutputError: If one cannot be written.
@@ -81,14 +97,29 @@ def write_table(table: ProtocolTable, folder: Path) -> list[Path]:
         "paired_differences.csv": render_paired_csv(table), "table.tex": render_latex(table),
         TABLE_FILE: table.to_json(),
     }  # fmt: skip
+    figure = curves_figure(table)
+    if figure is not None:
+        texts[CURVES_FILE] = svg(figure)
     for name, text in texts.items():
         write_checked_text(folder / name, text)
     return [folder / name for name in texts]
 
 
+def curves_figure(table: ProtocolTable) -> Figure | None:
+    """Draw the curves of all methods; None if no run has validations."""
+    runs: dict[str, list[History]] = {row.method: [] for row in table.rows}
+    stops: dict[str, int] = {row.method: row.steps for row in table.rows if row.steps is not None}
+    for run in table.runs:
+        columns = run.validations
+        history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        runs.setdefault(run.method, []).append(history)
+    shown = {method: histories for method, each in runs.items() if (histories := [one for one in each if one])}
+    return method_curves(shown, stops) if shown else None
+
+
 def notes(table: ProtocolTable) -> list[str]:
     """Return definitions, sources, and restrictions of the numbers, as short sentences."""
-    found = [_reported(table), *_sizes(table), *_intervals(table)]
+    found = [_reported(table), *_budget(table), *_sizes(table), *_intervals(table)]
     if table.protocol.selects_on_test:
         found.append("Selection: weights are selected on the test classes, as published, so all numbers are too high.")
     found += _published_notes(table)
@@ -97,10 +128,10 @@ def notes(table: ProtocolTable) -> list[str]:
     missing = missing_images(table.runs)
     if missing:
         found.append(f"Missing images: {'; '.join(missing)}.")
+    found += _control_notes(table)
     archives = sorted({one for run in table.runs for one in run.data.archive})
     found += [f"Images: {one}." for one in archives]
-    if table.note:
-        found.append(table.note)
+    found += filter(None, [zsr_scale_note(run.config for run in table.runs), table.note])
     for row in table.rows:
         found += _early_notes(row.method, [run for run in table.runs if run.method == row.method])
     found += [f"{method} is excluded. {reason}" for method, reason in table.left_out.items()]
@@ -124,6 +155,8 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
     """Return columns and rows of the main table, in Markdown and LaTeX."""
     numbers = _shown_numbers(table)
     columns = [Column("method", align="left"), Column("runs"), Column("best step")]
+    if any(is_recipe(row.method) for row in table.rows):  # methods share what recipes differ in
+        columns += [Column("image"), Column("weights", align="left")]
     for number in numbers:
         columns.append(Column(_heading(number)))
         if _is_published(table, number):
@@ -133,6 +166,9 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
         shown: dict[str, Styled | float | str | None] = {
             "method": row.method, "runs": f"{row.finished} of {row.planned}", "best step": row.steps,
         }  # fmt: skip
+        config = next((make_config(run.config) for run in table.runs if run.method == row.method), None)
+        if config is not None:
+            shown |= {"image": f"{config.image.crop} of {config.image.resize}", "weights": _weights(table, config)}
         for number in numbers:
             cell = row.find(*number)
             if cell is not None:
@@ -140,6 +176,54 @@ def _main_table(table: ProtocolTable) -> tuple[list[Column], list[Row]]:
                 shown[f"{_heading(number)} paper"] = _paper(cell.published)
         rows.append(shown)
     return columns, rows
+
+
+def _weights(table: ProtocolTable, config: RunConfig) -> str:
+    """Return how the evaluated weights were chosen."""
+    where = "test" if table.protocol.selects_on_test else "validation"
+    chosen = "last" if config.train.select_weights == "last" else f"best on {where}"
+    return f"{chosen}, averaged" if config.train.average else chosen
+
+
+def _late_table(table: ProtocolTable) -> tuple[str, str]:
+    """Return an introduction, and selected weights next to the mean over the last third of training."""
+    numbers = [number for number in _numbers(table) if is_late(number[1])]
+    raw = any(metric.startswith(LAST_THIRD + RAW) for _, metric in numbers)
+    about = [
+        "Selected: the weights that the table above reports, at the best step.",
+        "Last third: mean of a run over its validations in the last third of its steps, whatever step it selects.",
+        *(["Raw: the same for the weights themselves, where a method evaluates their average."] if raw else []),
+        "Test curves are for this comparison only; nothing is selected by them." if table.protocol.split == "test" else
+        "The curves are of the validation classes.",
+    ]  # fmt: skip
+    columns = [Column("method", align="left"), Column("best step"), Column("steps")]
+    rows: list[dict[str, Styled | float | str | None]] = [
+        {"method": row.method, "best step": row.steps, "steps": row.trained_steps} for row in table.rows
+    ]
+    for dim, metric in dict.fromkeys((dim, _plain(metric)) for dim, metric in numbers):
+        for start, title in (("", "selected"), (LAST_THIRD, "last third"), (LAST_THIRD + RAW, "last third, raw")):
+            if start and (dim, start + metric) not in numbers:
+                continue
+            name = f"{_heading((dim, metric))}, {title}"
+            columns.append(Column(name))
+            for row, shown in zip(table.rows, rows, strict=True):
+                cell = row.find(dim, start + metric)
+                shown[name] = None if cell is None else Styled(cell.estimate.mean, _mean(cell))
+    return " ".join(about), to_markdown(rows, columns)
+
+
+def _plain(metric: str) -> str:
+    return metric.removeprefix(LAST_THIRD).removeprefix(RAW)
+
+
+def _numbers(table: ProtocolTable) -> list[Number]:
+    """Return the embedding size and the metric of every cell, once."""
+    return list(dict.fromkeys((cell.dim, cell.metric) for cell in table.cells()))
+
+
+def _mean(cell: Cell) -> str:
+    std = "" if cell.estimate.std is None else f" ± {cell.estimate.std:.2f}"
+    return f"{cell.estimate.mean:.2f}{std} {format_interval(cell.estimate)}".rstrip()
 
 
 def _paired_table(table: ProtocolTable, pairs: Sequence[PairedDifference]) -> tuple[str, str]:
@@ -196,9 +280,8 @@ def _negative(estimate: Estimate) -> Estimate:
 
 def _shown_numbers(table: ProtocolTable) -> list[Number]:
     """Return the shown numbers: MAP@R and P@1, and in the conventional protocol the other R@k, as papers print them."""
-    numbers = dict.fromkeys((cell.dim, cell.metric) for cell in table.cells())
     best = table.protocol.report == "best"
-    return [number for number in numbers if number[1] in HEADLINE or (best and _is_rank(number[1]))]
+    return [number for number in _numbers(table) if number[1] in HEADLINE or (best and _is_rank(number[1]))]
 
 
 def _is_rank(metric: str) -> bool:
@@ -269,6 +352,30 @@ def _reported(table: ProtocolTable) -> str:
     return f"Metrics on {split} classes, in percent: {value}. Best step: mean over runs."
 
 
+def _budget(table: ProtocolTable) -> list[str]:
+    """Return how long the runs trained, where they have a fixed budget."""
+    if table.budget != "fixed":
+        return []
+    return [
+        "Budget: fixed. Every run trains to the end of its schedule. Its last weights are reported, averaged unless a "
+        "setting says otherwise."
+    ]
+
+
+def _control_notes(table: ProtocolTable) -> list[str]:
+    """Name the controls that a table of CCP lacks; earlier tables have no budget and no note."""
+    if table.budget is None:
+        return []
+    methods = [row.method for row in table.rows]
+    present = {MethodSpec.parse(method).components for method in methods}
+    wanted = {name: control_name(MethodSpec.parse(name), averaged=table.budget != "fixed") for name in methods}
+    return [
+        f"{method} has no control of averaged weights and as many steps. Add the method `{control}`."
+        for method, control in wanted.items()
+        if control is not None and MethodSpec.parse(control).components not in present
+    ]
+
+
 def _sizes(table: ProtocolTable) -> list[str]:
     """Return the meanings of the two embedding sizes of ensembles."""
     dims = sorted({cell.dim for cell in table.cells()})
@@ -299,10 +406,16 @@ def _published_notes(table: ProtocolTable) -> list[str]:
     numbers = [cell.published for cell in table.cells() if cell.published is not None]
     if not numbers:
         return []
-    tables = sorted({one.table for one in numbers})
+    tables = sorted({one.table for one in numbers if not one.source})
     backbones = " and ".join(sorted({_backbone_title(one.backbone) for one in numbers}))
     named = f"Table{'s' if len(tables) > 1 else ''} {' and '.join(tables)}"
-    found = [f"Paper: [Thesis], {named}, {backbones}."]
+    found = [f"Paper: [Thesis], {named}, {backbones}."] if tables else []
+    found += [
+        f"Paper, {row.method}: {cell.published.source}."
+        for row in table.rows
+        for cell in row.cells
+        if cell.published is not None and cell.published.source
+    ]
     for row in table.rows:
         for cell in row.cells:
             if cell.published is not None and cell.published.caveat:

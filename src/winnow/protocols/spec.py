@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 from pydantic import Field
 
@@ -182,6 +182,18 @@ class ProtocolSpec(Record):
         """Whether the best weights are selected on the test classes."""
         return self.parts == 0
 
+    def recipe_settings(self, backbone: BackboneSpec) -> Overrides:
+        """Return the settings that replace those of a recipe: the network, the embedding size, and what is tested."""
+        return backbone.settings | Overrides.parse(f"dim={self.dim}", *self._tested())
+
+    def _tested(self) -> list[str]:
+        """Return the settings of validation and test that all methods and recipes share."""
+        if self.selects_on_test:
+            return ["train.monitor=P@1"]
+        if self.report == "ensembles":
+            return ["train.save_embeddings=true", "train.test_curve=true"]
+        return ["train.run_test=false"]
+
     def settings(self, dataset: DatasetSpec, backbone: BackboneSpec) -> Overrides:
         """Return the settings of all methods."""
         shared = [
@@ -196,13 +208,12 @@ class ProtocolSpec(Record):
             # Cars196 as the text of [Thesis]; the authors' code has 1e-5 there too.
             lr = 1e-5 if dataset.preset in ("cub", None) else 1e-4
             shared += [
-                f"train.lr={lr}", f"train.weight_decay={backbone.weight_decay}", "train.monitor=P@1",
+                f"train.lr={lr}", f"train.weight_decay={backbone.weight_decay}", *self._tested(),
                 f"train.classes_per_batch={backbone.classes_per_batch}", "plateau=0.5", "plateau.patience=4",
                 "plateau.threshold=1e-3", "plateau.cooldown=2", "plateau.min_lr=1e-6",
             ]  # fmt: skip
         else:
-            tested = "train.save_embeddings=true" if self.report == "ensembles" else "train.run_test=false"
-            shared += ["train.lr=1e-5", "train.weight_decay=1e-4", "train.classes_per_batch=8", tested]
+            shared += ["train.lr=1e-5", "train.weight_decay=1e-4", "train.classes_per_batch=8", *self._tested()]
         return backbone.settings | Overrides.parse(*shared)
 
 
@@ -269,6 +280,42 @@ def has_second_version(protocol: ProtocolSpec) -> bool:
     return protocol.chapter != PROTOCOLS[protocol.name].chapter
 
 
+# Budgets
+
+Budget = Literal["early-stop", "fixed"]
+"""How long runs train: to the early stop, whose best weights are reported, or a fixed number of steps."""
+FIXED_STEPS = BySize(3_000, 30_000)
+"""Steps of a fixed budget: about what fine-tuned runs take to their early stop."""
+AVERAGE = 0.998
+"""Decay of averaged weights in a fixed budget and in the control of CCP."""
+
+
+def find_budget(name: str) -> Budget:
+    """Return a budget by its name.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
+    for budget in get_args(Budget):
+        if budget == name:
+            return cast(Budget, budget)
+    known = get_args(Budget)
+    raise ConfigError(f"--budget {name}: expected {' or '.join(known)}{did_you_mean(name, known)}")
+
+
+def budget_settings(budget: Budget, dataset: DatasetSpec) -> Overrides:
+    """Return the settings of a budget, which follow the protocol's.
+
+    A fixed budget decays the learning rate to zero and takes the last weights, which are averaged.
+    """
+    if budget == "early-stop":
+        return Overrides.parse("train.average=0")
+    return Overrides.parse(
+        "train.select_weights=last", f"train.max_steps={FIXED_STEPS.of(dataset)}", "train.schedule=cosine",
+        "plateau.factor=1", f"train.average={AVERAGE}",
+    )  # fmt: skip
+
+
 # Settings that are left to the user
 
 FIXED_KEYS = (
@@ -278,10 +325,16 @@ FIXED_KEYS = (
 """Config keys that define a protocol: which classes train, validate, and test, and what distinguishes its runs."""
 METHOD_KEYS = tuple(f"{section}{end}" for section in ("loss", "pooling", "references") for end in ("", ".name"))
 """Config keys that define a method."""
+RECIPE_KEY = "recipe"
+"""Config key that starts a method which is a recipe, as in `recipe=proxy-anchor`."""
 
 
-def check_overrides(overrides: Sequence[str]) -> None:
+def check_overrides(overrides: Sequence[str], *, of_recipe: bool = False) -> None:
     """Check that no override sets what the protocol or the method's name sets.
+
+    Args:
+        overrides: Settings KEY=VALUE.
+        of_recipe: Whether they belong to a recipe, whose components may be replaced, as in `recipe=common,loss=ms`.
 
     Raises:
         ConfigError: Naming the first that does.
@@ -290,7 +343,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         key = override.partition("=")[0]
         if key in FIXED_KEYS:
             raise ConfigError(f"{override}: the protocol sets {key} for every run. Remove the override.")
-        if key in METHOD_KEYS:
+        if key in METHOD_KEYS and not of_recipe:
             raise ConfigError(f"{override}: the override changes the method. Name another method instead.")
         if any(fixed.startswith(f"{key}.") for fixed in FIXED_KEYS):  # a mapping, which may contain a fixed key
             raise ConfigError(f"{override}: expected single settings. Set each as {key}.NAME=VALUE.")

@@ -19,18 +19,19 @@ from pydantic import (
     model_validator,
 )
 
-from winnow.errors import DataError, ModelError
+from winnow.errors import DataError
 from winnow.files import read_text
 from winnow.integrity import check_listed
+from winnow.protocols.curves import is_late, read_curve
 from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
-from winnow.protocols.methods import paired_methods, present_name
+from winnow.protocols.methods import MethodSpec, is_recipe, paired_methods, present_name
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
-from winnow.protocols.spec import ProtocolSpec, has_second_version
+from winnow.protocols.spec import Budget, ProtocolSpec, has_second_version
 from winnow.protocols.statistics import bootstrap_estimate, clip_interval
 from winnow.report.claims import Estimate
+from winnow.training.recipes import find_recipe
 from winnow.training.results import Provenance, Record, RunResult, collect_provenance
-from winnow.training.run_dir import RunDir
-from winnow.training.sweep import VALIDATION_COLUMNS
+from winnow.training.sweep import validation_columns
 
 TABLE_FILE = "table.json"
 
@@ -49,8 +50,9 @@ class PublishedNumber(Record):
 
     value: float
     std: float | None = None
-    table: str  # of [Thesis]
+    table: str  # of [Thesis]; "" for the number of a recipe
     backbone: str
+    source: str = ""  # of the number of a recipe
     caveat: str = Field("", alias="doubt")  # reason why it may be wrong
 
 
@@ -78,7 +80,8 @@ class TableRow(Record):
     method: MethodName
     finished: int
     planned: int
-    steps: int | None = None  # to the best weights, mean over runs
+    steps: int | None = None  # to the selected weights, mean over runs
+    trained_steps: int | None = None  # to the end of training, mean over runs; missing in earlier tables
     cells: tuple[Cell, ...] = ()
 
     @model_validator(mode="before")
@@ -132,6 +135,7 @@ class ProtocolTable(Provenance):
     protocol: ProtocolSpec
     dataset: str = Field(alias="set")
     backbone: str
+    budget: Budget | None = None  # None in tables of version 0.1.0, whose runs stopped early
     settings: tuple[str, ...] = ()  # that replace the protocol's
     note: str = ""
     rows: tuple[TableRow, ...]
@@ -155,6 +159,7 @@ def make_table(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> Protoco
         row = {
             "method": method, "finished": len(finished), "planned": sum(run.method == method for run in runs),
             "steps": round(np.mean([result.best_step for result in finished])) if finished else None,
+            "trained_steps": round(np.mean([result.steps for result in finished])) if finished else None,
             "cells": _cells(request, method, values[method]),
         }  # fmt: skip
         rows.append(TableRow.from_dict(row))
@@ -172,6 +177,7 @@ def make_table(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> Protoco
         protocol=protocol,
         dataset=request.dataset.name,
         backbone=request.network,
+        budget=request.budget,
         settings=tuple(request.overrides),
         note=request.note,
         rows=tuple(rows),
@@ -202,7 +208,7 @@ def record_run(run: ProtocolRun, result: RunResult) -> RunRecord:
         {
             "method": run.method, "fold": run.fold, "run": run.run,
             **{key: content[key] for key in _RECORDED if key in content},
-            "validations": _validations(run.planned.run_dir),
+            "validations": validation_columns(read_curve(run.planned.run_dir)),
         }
     )  # fmt: skip
 
@@ -220,6 +226,8 @@ def published_number(
         dim: Embedding size.
         metric: `MAP@R` or `P@1`.
     """
+    if is_recipe(method):
+        return _published_recall(MethodSpec.parse(method), protocol, dataset, backbone, dim, metric)
     found = [
         PublishedNumber(
             value=value, std=std, table=table, backbone=network,
@@ -231,6 +239,17 @@ def published_number(
     ]  # fmt: skip
     chapter = str(protocol.chapter)
     return min(found, key=lambda one: (not one.table.startswith(chapter), one.std is None), default=None)
+
+
+def _published_recall(
+    spec: MethodSpec, protocol: ProtocolSpec, dataset: str, backbone: str, dim: int, metric: str
+) -> PublishedNumber | None:
+    """Return the published number of a recipe; None with other settings, or on another network."""
+    found = None if spec.settings or spec.recipe is None else find_recipe(spec.recipe).published.get(dataset)
+    comparable = (protocol.name, backbone, dim, metric) == ("conventional", "resnet50", 512, "P@1")
+    if found is None or not comparable:
+        return None
+    return PublishedNumber(value=found.value, table="", backbone=backbone, source=found.source)
 
 
 @cache
@@ -252,7 +271,9 @@ def _cells(request: ProtocolRequest, method: str, numbers: Numbers) -> list[Cell
     for (dim, metric), values in numbers.items():
         estimate = clip_interval(bootstrap_estimate(values), 0, 100)
         value = estimate.mean
-        if request.protocol.report == "best":  # the run of the best P@1, also for the other metrics
+        if request.protocol.report == "best" and not is_late(
+            metric
+        ):  # the run of the best P@1, also for the other metrics
             value = float(values.flat[int(numbers[dim, "P@1"].argmax())])
         published = published_number(
             request.protocol, request.dataset.name, method, request.backbone.name, dim, metric
@@ -279,18 +300,3 @@ def _paired_differences(
         for dim, metric in ours
         if (dim, metric) in theirs
     ]  # fmt: skip
-
-
-def _validations(run_dir: RunDir) -> dict[str, list[float]]:
-    """Return step and metrics of each validation, and the learning rate if it changes; empty without a log."""
-    try:
-        history = run_dir.read_history()
-    except ModelError:
-        return {}
-    if not history:  # of a run that was imported without its validations
-        return {}
-    columns = {name: key for name, key in VALIDATION_COLUMNS.items() if all(key in entry for entry in history)}
-    return {
-        "step": [entry["step"] for entry in history],
-        **{name: [float(f"{entry[key]:.6g}") for entry in history] for name, key in columns.items()},
-    }

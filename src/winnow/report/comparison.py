@@ -57,6 +57,7 @@ class Neighbor:
     relevant: bool  # has the query's class
     distance: float  # of the embeddings
     name: str
+    weights: Weights | None = None  # (h, w) pooling weights, sum 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,7 @@ class Query:
     image: Image.Image
     name: str
     neighbors: Mapping[str, Sequence[Neighbor]]  # by method name
+    weights: Mapping[str, Weights] = field(default_factory=dict)  # by method name: (h, w), sum 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,14 @@ class Prototype:
     patches: Sequence[Image.Image]  # nearest first
 
 
+@dataclass(frozen=True)
+class NextStep:
+    """Command to run after reading the report."""
+
+    command: str
+    purpose: str  # one short sentence
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Methods on the same data; the first one is the reference of differences.
@@ -102,6 +112,7 @@ class Comparison:
     queries: Sequence[Query] = ()
     heatmaps: Sequence[HeatMap] = ()
     prototypes: Sequence[Prototype] = ()
+    next_steps: Sequence[NextStep] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the runs, may be nested
     provenance: Mapping[str, Any] = field(default_factory=dict)  # command, commit, machine, versions; may be nested
 

@@ -43,9 +43,9 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw training loss, validation MAP@R, test MAP@R, and a changing learning rate of a run.
+    """Draw training loss, validation and test MAP@R, the loss of ZSR, and a changing learning rate of a run.
 
-    The best validation is marked.
+    The best validation is marked, and the loss of guessing is a line next to that of ZSR.
 
     Args:
         history: Log of the run. Entries without a loss or without a validation are skipped in that panel.
@@ -57,6 +57,9 @@ def run_curves(history: History) -> Figure:
     titled = {"Training loss": loss, "Validation MAP@R (%)": val, "Test MAP@R (%), not used for selection": series_of(
         history, _TEST)}  # fmt: skip
     panels = [(title, series) for title, series in titled.items() if series]
+    zsr, guess = series_of(history, "zsr"), series_of(history, "zsr/guess")
+    if panels and guess:
+        panels.append(("Loss of ZSR; dashed: guessing", zsr))
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
     raw_of = {title: series_of(history, key) for title, key in zip(titled, ("", _RAW, _RAW_TEST), strict=True)}
@@ -73,6 +76,8 @@ def run_curves(history: History) -> Figure:
         axes.plot(steps, values, color=color, linewidth=1.8, marker=marker, markersize=3, label=label)
         axes.set_title(title)
         axes.tick_params(labelbottom=True)
+        if series is zsr:
+            axes.plot(list(guess), list(guess.values()), color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
         if raw:
             scaled = [scale * value for value in raw.values()]
             axes.plot(list(raw), scaled, color=MUTED, linewidth=1.2, linestyle="--", label="weights")
@@ -102,25 +107,26 @@ def has_validation(runs: Mapping[str, Sequence[History]]) -> bool:
 
 
 @styled
-def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
+def training_curves(runs: Mapping[str, Sequence[History]], *, losses: bool = True) -> Figure:
     """Draw validation MAP@R of all methods above the loss of each method.
 
     Thin lines are single seeds. Thick lines are means over the steps that all seeds of a method have.
 
     Args:
         runs: Method name to the histories of its seeds.
+        losses: Whether to draw the losses.
 
     Raises:
         DataError: If no history has a validation.
     """
     looks = method_looks(runs)
     val = {name: found for name, each in runs.items() if (found := _all_series(each, _VAL))}
-    loss = {name: found for name, each in runs.items() if (found := _all_series(each, "loss"))}
+    loss = {name: found for name, each in runs.items() if losses and (found := _all_series(each, "loss"))}
     if not val:
         raise DataError(f"runs: no history has '{_VAL}'. Pass logs of runs with a validation split.")
     columns = min(3, max(1, len(loss)))
     rows = -(-len(loss) // columns)
-    figure = new_figure(_WIDTH, 3.1 + 1.5 * rows)
+    figure = new_figure(_WIDTH, 3.1 + 1.5 * rows if loss else 4.6)
     # Subfigures, so names next to the curves take no room from the losses.
     parts = figure.subfigures(2 if loss else 1, 1, squeeze=False, height_ratios=(3.1, 1.5 * rows) if loss else None)
     axes = parts[0, 0].subplots()
@@ -143,6 +149,63 @@ def training_curves(runs: Mapping[str, Sequence[History]]) -> Figure:
         else:
             small.set_ylabel("training loss")
     return figure
+
+
+@styled
+def method_curves(runs: Mapping[str, Sequence[History]], stops: Mapping[str, float]) -> Figure:
+    """Draw the validation and the test curve of every method: mean, and a band of one standard deviation over its runs.
+
+    A dotted line is the curve of the weights themselves where the method evaluates their average. Lines end where the
+    first run of a method ends. Dots mark the mean step of the selected weights.
+
+    Args:
+        runs: Method name to the validations of its runs, with the columns of a recorded run, such as `test MAP@R`.
+        stops: Method name to the mean step of the selected weights.
+
+    Raises:
+        DataError: If no run has a validation.
+    """
+    titles = {"MAP@R": "Validation MAP@R (%)", "test MAP@R": "Test MAP@R (%), not used for selection"}
+    found = {
+        key: {name: series for name, each in runs.items() if (series := _all_series(each, key))}
+        for start in titles
+        for key in (start, f"raw {start}")
+    }
+    panels = [key for key in titles if found[key]]
+    if not panels:
+        raise DataError("runs: no run has a validation. Pass finished runs with their logs.")
+    looks = method_looks(runs)
+    figure = new_figure(_WIDTH + 1.2, 3.0 * len(panels))
+    for axes, key in zip(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels, strict=True):
+        ends = {}
+        for name, seeds in found[key].items():
+            steps, mean = _draw_band(axes, seeds, looks[name], looks[name].line)
+            ends[name] = mean[-1]
+            if name in stops and steps[0] <= stops[name] <= steps[-1]:
+                axes.plot([stops[name]], np.interp([stops[name]], steps, mean), marker=looks[name].marker,
+                          color=looks[name].color, markersize=6, markeredgecolor=GROUND, zorder=4)  # fmt: skip
+            if name in found[f"raw {key}"]:
+                _draw_band(axes, found[f"raw {key}"][name], looks[name], ":", width=1.2)
+        axes.set_title(titles[key])
+        axes.margins(x=0.02)
+        axes.tick_params(labelbottom=True)
+        step_axis(axes, label=key == panels[-1])
+        _label_ends(axes, ends, looks)
+    return figure
+
+
+def _draw_band(
+    axes: Axes, seeds: list[dict[int, float]], look: Look, line: Any, width: float = 1.8
+) -> tuple[list[int], list[float]]:
+    """Draw mean and standard deviation over the steps that all seeds have; return these steps and the mean."""
+    steps = sorted(set.intersection(*(set(series) for series in seeds)))
+    values = 100 * np.array([[series[step] for step in steps] for series in seeds])
+    mean = values.mean(axis=0)
+    if len(seeds) > 1:
+        std = values.std(axis=0, ddof=1)
+        axes.fill_between(steps, mean - std, mean + std, color=look.color, alpha=0.15, linewidth=0)
+    axes.plot(steps, mean, color=look.color, linewidth=width, linestyle=line)
+    return steps, mean.tolist()
 
 
 def _draw_seeds(axes: Axes, seeds: list[dict[int, float]], look: Look, scale: float) -> float:

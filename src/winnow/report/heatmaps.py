@@ -84,6 +84,21 @@ def overlay(
     return Image.fromarray(np.round(255 * mixed.clip(0, 1)).astype(np.uint8))
 
 
+def heat_image(weights: Weights, side: int = 48) -> Image.Image:
+    """Return the colors of pooling weights as a small image, to be stretched over a picture by its reader.
+
+    Weights are interpolated before they get a color, so every color is on the scale.
+
+    Args:
+        weights: (h, w) pooling weights.
+        side: Longer side in pixels.
+    """
+    relative = relative_weights(weights)
+    height, width = (max(1, round(side * size / max(relative.shape))) for size in relative.shape)
+    fine = Image.fromarray(relative.astype(np.float32)).resize((width, height), Image.Resampling.BICUBIC)
+    return Image.fromarray(np.round(255 * colors(np.asarray(fine, dtype=np.float64))).astype(np.uint8))
+
+
 @styled
 def save_explanation(
     path: str | Path, image: Image.Image, maps: Mapping[str, Weights], *, below: Mapping[str, Image.Image] | None = None

@@ -21,6 +21,7 @@ from winnow.report.comparison import (
     Comparison,
     HeatMap,
     Method,
+    best_other,
     comparison_table,
     display_table,
     evidence,
@@ -30,7 +31,7 @@ from winnow.report.comparison import (
     table_note,
 )
 from winnow.report.figures import METRICS, has_validation, metric_bars, series_of, training_curves
-from winnow.report.heatmaps import FULL_SCALE, SCALE_LABEL, colors, is_uniform, overlay, relative_weights
+from winnow.report.heatmaps import FULL_SCALE, SCALE_LABEL, colors, heat_image, is_uniform, overlay, relative_weights
 from winnow.report.style import PRETRAINED, dark_color, method_colors, svg
 from winnow.report.tables import MISSING, Styled
 
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from winnow.index import Entry, Hits, Index
+    from winnow.report.heatmaps import Weights
+
+UNFOLDED = 3
+"""Queries that are visible at once; the rest is folded."""
 
 
 def write_comparison(path: str | Path, comparison: Comparison) -> None:
@@ -57,11 +62,13 @@ def write_comparison(path: str | Path, comparison: Comparison) -> None:
         evidence=evidence(comparison),
         note=table_note(comparison),
         scores=_scores(comparison),
+        switch=_switch(comparison),
+        unfolded=UNFOLDED,
         example=_example(comparison),
         table=_table(comparison),
         figures=_figures(comparison),
         heat=_heat_maps(comparison.heatmaps),
-        largest=max((one.fraction for one in comparison.prototypes), default=0) or 1,
+        largest_fraction=max((one.fraction for one in comparison.prototypes), default=0) or 1,
         provenance=list(flatten(comparison.provenance)),
         settings=list(flatten(comparison.settings)),
     )
@@ -134,7 +141,10 @@ def _environment() -> Environment:
         loader=PackageLoader("winnow.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"data_uri": data_uri, "percent": percent, "paragraphs": _paragraphs}
+    environment.filters |= {
+        "data_uri": data_uri, "heat_uri": _heat_uri, "largest": _largest, "paragraphs": _paragraphs, "percent": percent,
+        "zip": zip,
+    }  # fmt: skip
     environment.globals |= {"balanced_columns": balanced_columns, "palette_css": lambda: Markup(palette_css())}
     return environment
 
@@ -172,6 +182,30 @@ def _scores(comparison: Comparison) -> list[dict[str, Any]]:
         for number, ((name, value), color) in enumerate(zip(values, _swatches(comparison), strict=True))
         if value is not None
     ]  # fmt: skip
+
+
+def _switch(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the methods of neighbors and heat maps, and whether each is visible at first.
+
+    The reference and the best other method are.
+    """
+    first = {method.name for method in (comparison.methods[0], best_other(comparison)) if method is not None}
+    shown = {name for query in comparison.queries for name in query.neighbors}
+    shown |= {name for one in comparison.heatmaps for name in one.weights}
+    listed = [method.name for method in comparison.methods if method.name in shown]
+    listed += sorted(shown - set(listed))
+    checked = first & shown or shown
+    return [{"number": number, "name": name, "checked": name in checked} for number, name in enumerate(listed)]
+
+
+def _heat_uri(weights: Weights) -> str:
+    """Return the colors of pooling weights as a data URI of under a kilobyte."""
+    return data_uri(heat_image(weights))
+
+
+def _largest(weights: Weights) -> str:
+    """Return the largest weight as a multiple of the mean."""
+    return f"{relative_weights(weights).max():.1f}"
 
 
 def _example(comparison: Comparison) -> dict[str, Any] | None:
@@ -237,8 +271,8 @@ def _figures(comparison: Comparison) -> list[dict[str, str]]:
         last = max(ends, key=ends.__getitem__)
         note = f"Thick lines: mean of {n} seeds; thin lines: single seeds." if several else "n = 1 seed."
         found.append({
-            "source": _figure_uri(training_curves(histories)),
-            "alt": "Line chart of validation MAP@R and training loss by training step. MAP@R of the last validation: "
+            "source": _figure_uri(training_curves(histories, losses=False)),
+            "alt": "Line chart of validation MAP@R by training step. MAP@R of the last validation: "
             + ", ".join(f"{name} {percent(value)}" for name, value in ends.items()) + ".",
             "finding": f"{last} has the highest validation MAP@R at the end, {percent(ends[last])}.",
             "note": f"Validation classes. {note}",
@@ -265,7 +299,7 @@ def _heat_maps(maps: Sequence[HeatMap]) -> dict[str, Any] | None:
     example = next((one for one in maps if flat and flat[0] in one.weights), None)
     shown = [
         {"image": one.image, "name": one.name, "maps": [
-            {"method": name, "image": overlay(one.image, weights), "largest": f"{relative_weights(weights).max():.1f}"}
+            {"method": name, "image": overlay(one.image, weights), "largest": _largest(weights)}
             for name, weights in one.weights.items() if name not in flat
         ]} for one in maps
     ]  # fmt: skip

@@ -21,7 +21,17 @@ from winnow.studies.figures import percents
 from winnow.studies.pretraining import Recipe, pretrain, read_record
 from winnow.studies.runner import Runs, grid_measurement, plan_grid, train_grid
 from winnow.studies.scores import Scores
-from winnow.studies.settings import C2, GSP_ZSR, LARGE_POOLINGS, component, every_pooling, pooling, scales, train
+from winnow.studies.settings import (
+    C2,
+    GSP_ZSR,
+    LARGE_POOLINGS,
+    component,
+    every_pooling,
+    pooling,
+    scales,
+    train,
+    zero_shot,
+)
 from winnow.studies.spec import (
     Claim,
     DataNeed,
@@ -49,7 +59,7 @@ BASE = Overrides.parse(
     "train.eval_batch_size=1000", "plateau=0.5", "plateau.patience=5", "plateau.cooldown=0",
 )  # fmt: skip
 GSP = Overrides({"pooling": {"num_prototypes": 64, "eps": 10}})
-ZSR = Overrides({"zsr": {"weight": 0.5}})
+ZSR = zero_shot(0.5)
 COLLAGES = Overrides.parse("data=cifar_collage", "image.resize=64", "image.crop=64")
 ALONE = Overrides.parse("data=cifar_collage_distilled", "image.resize=32", "image.crop=32")
 LOSSES = {"C2": C2["quick"], "PNCA": component("loss", "proxy_nca")}  # of one batch composition and one learning rate

@@ -21,6 +21,7 @@ from winnow.studies.settings import (
     pooling,
     scales,
     train,
+    zero_shot,
 )
 from winnow.studies.spec import Claim, DataNeed, Evidence, GridStudy, Scale, StudyRequest, Variant
 from winnow.studies.synthetic_images import write_cifar
@@ -184,7 +185,7 @@ def _token_variants(scale: Scale) -> Iterator[Variant]:
     own, weight = scale.pick(quick=(gsp(0.25, 10, 16), 0.5), full=(gsp(0.3, 5), 0.1))
     poolings = {
         CLASS: Overrides({"backbone": {"tokens": "cls"}}) | pooling("gap"), MEAN: pooling("gap"),
-        "GeM": pooling("gemean"), "GSP": own, GSP_ZSR: own | Overrides({"zsr": {"weight": weight}}),
+        "GeM": pooling("gemean"), "GSP": own, GSP_ZSR: own | zero_shot(weight),
     }  # fmt: skip
     losses = scale.pick(quick={"PNCA": component("loss", "proxy_nca")}, full=dict(LOSSES["full"]))
     for loss, its in losses.items():

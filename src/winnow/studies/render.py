@@ -11,6 +11,7 @@ from winnow.report.claims import CheckedClaim, Estimate, Verdict, claims_table
 from winnow.report.style import save
 from winnow.report.tables import to_csv, to_markdown
 from winnow.studies.spec import ClaimRecord, StudyReport
+from winnow.training.results import zsr_scale_note
 
 
 def write_report(report: StudyReport, folder: Path) -> list[Path]:
@@ -74,5 +75,8 @@ def _after(report: StudyReport) -> Iterator[str]:
     asked = report.settings.get("asked")
     if asked:
         yield f"Settings that replace the study's: {', '.join(f'`{one}`' for one in asked)}."
+    scale = zsr_scale_note(run["config"] for run in report.runs if "config" in run)
+    if scale:
+        yield scale
     if report.note:
         yield report.note

@@ -50,11 +50,16 @@ def pooling(name: str, **values: object) -> Overrides:
     return component("pooling", name, **values)
 
 
+def zero_shot(weight: float) -> Overrides:
+    """Return zero-shot regularization with the scale of the authors' code, as in the published tables."""
+    return Overrides({"zsr": {"weight": weight, "preset": "authors"}})
+
+
 def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None, zsr: float = 0.0) -> Overrides:
     """Return the settings of GSP; None keeps a default, and `zsr` is the weight of zero-shot regularization."""
     values = {"mu": mu, "eps": eps, "num_prototypes": m}
     settings = pooling("gsp", **{key: value for key, value in values.items() if value is not None})
-    return settings | Overrides({"zsr": {"weight": zsr}}) if zsr else settings
+    return settings | zero_shot(zsr) if zsr else settings
 
 
 def ccp(
@@ -122,8 +127,8 @@ def every_pooling(selection: Overrides = NOTHING, background: Overrides = NOTHIN
         "GMP+GSP": pooling("gmp_gsp") | selection,
         "GeMean+GSP": pooling("gemean_gsp") | selection,
         "GSP, background": pooling("gsp", role="background") | background,
-        "ZSR alone (mu = 1)": pooling("gsp") | selection | Overrides({"pooling": {"mu": 1}, "zsr": {"weight": 0.1}}),
-        GSP_ZSR: pooling("gsp") | selection | Overrides({"zsr": {"weight": 0.1}}),
+        "ZSR alone (mu = 1)": pooling("gsp") | selection | Overrides({"pooling": {"mu": 1}}) | zero_shot(0.1),
+        GSP_ZSR: pooling("gsp") | selection | zero_shot(0.1),
     }
 
 
@@ -199,6 +204,25 @@ def CUB_FOLD1(
     )
     text = _setting(setting, details, source)
     return Scale("full", base, tuple(range(seeds)), needs, cost, text, CONFIG, trial)
+
+
+def CUB_FROZEN(*, steps: int, seeds: int, cost: str, every: int, details: str = "") -> Scale:
+    """Return a scale on the first fold of CUB-200-2011 with the bundled backbone, frozen.
+
+    Args:
+        steps: Training steps.
+        seeds: Number of seeds.
+        cost: Number of runs, and the time.
+        every: Steps between validations.
+        details: What all variants share.
+    """
+    base = Overrides.parse("backbone=tf_efficientnet_lite0", "backbone.weights=auto", "backbone.train=frozen")
+    base |= train(lr="1e-4", projection_init="pca", max_steps=steps, eval_steps=every)
+    setting = (
+        "CUB-200-2011, first fold of the fair protocol (classes 1-75 train, 76-100 validate, 101-200 test), frozen "
+        f"EfficientNet-Lite0, 128-D, Adam 1e-4, {steps:,} steps"
+    )
+    return Scale("full", base, tuple(range(seeds)), CUB200, cost, _setting(setting, details, ""), CONFIG)
 
 
 def CUB_CCP(*, seeds: int, cost: str, details: str = "", source: str = TUNED) -> Scale:

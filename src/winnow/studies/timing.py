@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from winnow.data import CropTransform, ImageCache, ImageSet
+from winnow.data import ImageCache, ImageSet
 from winnow.models import Embedder
 from winnow.profiling import measure
 from winnow.training import Trainer, build_objective, load_config
-from winnow.training.build import resolve_config
+from winnow.training.build import make_crops, resolve_config
 from winnow.training.engine.stream import Steps, run_to_end
 from winnow.training.inputs import CropInputs
 
@@ -66,7 +66,7 @@ class TimingSetup:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             embedder = Embedder.create(config).to(self.device)
-        inputs = CropInputs(self.images, CropTransform(resize=config.image.resize, size=config.image.crop))
+        inputs = CropInputs(self.images, make_crops(config))
         trainer = Trainer(config, build_objective(config, embedder, self.num_classes), inputs, inputs)
         trainer.wrapped.train()
         return trainer

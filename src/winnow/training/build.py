@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from winnow.data import CropTransform, ImageCache, ImageSet, Splits, load_images, split_by_class
+from winnow.data.augmentation import Augmentation
 from winnow.data.datasets import DATASETS
 from winnow.data.emoji import load_emoji
 from winnow.data.splits import ON_TEST
@@ -25,10 +26,11 @@ from winnow.training.baseline import MeanFeatureCache, MeanPoolBaseline, inputs_
 from winnow.training.cache import RunCache, cached
 from winnow.training.callbacks import Callback
 from winnow.training.config import RunConfig
+from winnow.training.duration import measure_duration
 from winnow.training.engine.distributed import launched_processes
 from winnow.training.engine.precision import make_fabric
 from winnow.training.evaluation import KS, evaluate_embeddings
-from winnow.training.features import CPU_BATCH, extract_features
+from winnow.training.features import CPU_BATCH, extract_features, feature_storage
 from winnow.training.inputs import CropInputs, Inputs, QueryGallery
 from winnow.training.objective import Objective, build_objective, check_components, check_objective
 from winnow.training.results import Metrics
@@ -97,12 +99,13 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
         if resolved.train.sampler == "random":
             resolved.train.batch_size = min(config.train.images_per_batch, len(train))
-    batch = resolved.train.images_per_batch
+    batch, most = resolved.train.images_per_batch, None if resolved.train.unit == "epochs" else 100
     if train is not None:
         epochs_to_steps(resolved.train, max(1, len(train) // batch))
     if resolved.train.eval_steps is None:
         # Small datasets overfit in a few epochs. The best step must not fall between two validations.
-        resolved.train.eval_steps = 100 if train is None else max(10, min(100, len(train) // batch))
+        epoch = 100 if train is None else len(train) // batch
+        resolved.train.eval_steps = max(10, epoch if most is None else min(most, epoch))
     if resolved.train.unit == "steps":
         make_schedule(resolved.train)  # raises for numbers out of range, before a file is written
     return resolved
@@ -152,6 +155,8 @@ def build_setup(config: RunConfig, splits: Splits, callback: Callback, cache: Ru
     """Build the model and the inputs of each split; the config must be resolved."""
     torch.manual_seed(config.seed)
     embedder = Embedder.create(config)
+    if cache is None and launched_processes().count == 1:  # runs that share a cache are planned together
+        callback.estimate(lambda: measure_duration(embedder, config, splits))
     frozen = config.backbone.train == "frozen"
     device = make_fabric(config).device
     image = config.image
@@ -189,9 +194,7 @@ def build_inputs(
     """
     crops, data = make_crops(config), config.data
     frozen = config.backbone.train == "frozen"
-    storage = data.feature_cache
-    if storage == "auto" and config.backbone.weights == "random":  # no later run has these weights
-        storage = "ram"
+    storage = feature_storage(config)
     open_store = partial(
         ImageCache if cache is None else cache.store,
         cache=data.image_cache,
@@ -240,6 +243,7 @@ def make_crops(config: RunConfig) -> CropTransform:
     return CropTransform(
         resize=config.image.resize, train_resize=augment.resize, size=config.image.crop,
         scale=augment.scale, ratio=augment.ratio, hflip=augment.hflip, transform=transform,
+        augmentation=Augmentation(augment.rand_augment, augment.color_jitter, augment.random_erasing),
     )  # fmt: skip
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from winnow.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from winnow.training.duration import Duration
 
 
 class Callback:
@@ -13,6 +18,12 @@ class Callback:
 
     def message(self, text: str) -> None:
         """Handle a message for the user."""
+
+    def estimate(self, measure: Callable[[], Duration]) -> None:
+        """Handle the time that a run will take; `measure` takes about a second.
+
+        It is not called for runs that share a cache.
+        """
 
     def progress(self, title: str) -> Callable[[int, int], None]:
         """Start long work before training.
@@ -50,6 +61,12 @@ class CallbackList(Callback):
         """Pass a message on."""
         for callback in self.callbacks:
             callback.message(text)
+
+    def estimate(self, measure: Callable[[], Duration]) -> None:
+        """Pass the estimate on, measured at most once."""
+        once = cache(measure)
+        for callback in self.callbacks:
+            callback.estimate(once)
 
     def progress(self, title: str) -> Callable[[int, int], None]:
         """Start long work in each callback."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny, model_validator
 
 from winnow.errors import ConfigError
-from winnow.losses import LOSSES
+from winnow.losses import LOSSES, IntraBatchRegularizer, ZeroShotRegularizer
 from winnow.miners import MINERS
 from winnow.models.config import ModelConfig, Section, make_section, present_names, section_of
 from winnow.pooling import POOLINGS
@@ -31,7 +31,10 @@ REGISTRIES: dict[str, Registry[Any]] = {
 KEY_SYNONYMS = {
     key: target
     for target, keys in {
+        "augment.color_jitter": "jitter",
         "augment.hflip": "horizontal_flip",
+        "augment.rand_augment": "aa auto_augment randaugment",
+        "augment.random_erasing": "cutout erasing reprob",
         "augment.scale": "augmentation random_resized_crop",
         "backbone": "architecture arch encoder model model_name network timm",
         "backbone.train": "finetune fine_tune freeze freeze_backbone frozen unfreeze",
@@ -48,6 +51,7 @@ KEY_SYNONYMS = {
         "pooling.eps": "eps",
         "pooling.mu": "mu",
         "pooling.num_prototypes": "num_prototypes prototypes",
+        "train.chunk_size": "accumulate_grad_batches grad_accumulation gradient_accumulation_steps grad_cache",
         "train.classes_per_batch": "batch batch_size bs",
         "train.device": "accelerator cuda device gpu",
         "train.eval_batch_size": "test_batch_size val_batch_size",
@@ -133,6 +137,13 @@ class AugmentConfig(Section):
     scale: tuple[float, float] = Field((0.16, 1.0), description="smallest and largest fraction of the image area")
     ratio: tuple[float, float] = Field((0.75, 4 / 3), description="smallest and largest width / height")
     hflip: bool = Field(True, description="flip half of the crops horizontally")
+    rand_augment: int = Field(
+        0, ge=0, le=30, description="magnitude of RandAugment, two operations on each crop; 0 for none, 9 is common"
+    )
+    color_jitter: float = Field(
+        0.0, ge=0, le=1, description="largest relative change of brightness, contrast, and saturation; 0 for none"
+    )
+    random_erasing: float = Field(0.0, ge=0, le=1, description="probability that a box of the crop is erased")
     transform: str | None = Field(None, description="your own transform instead, as 'module:function'")
 
 
@@ -141,16 +152,22 @@ class ZSRConfig(Section):
 
     shorthand: ClassVar[str | None] = "weight"
     aliases: ClassVar[Mapping[str, str]] = {"ridge": "ridge_alpha", "scale": "logit_scale"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = ZeroShotRegularizer.presets
 
     weight: float = Field(0.0, ge=0, lt=1, description="lambda in (1 - lambda) L + lambda ZSR; 0 disables the term")
     ridge_alpha: float = Field(0.05, gt=0, description="penalty of the ridge regression")
-    logit_scale: float = Field(9.5, gt=0, description="factor on the logits")
+    logit_scale: float = Field(1.0, gt=0, description="factor on the logits")
+    lr_multiplier: float = Field(1.0, ge=0, description="factor on the learning rate of the class embeddings")
+    class_embeddings: Literal["own", "proxies"] = Field(
+        "own", description="class embeddings: parameters of their own, or the proxies of the references"
+    )
 
 
 class LIBCConfig(Section):
     """Intra-batch connections: classification of embeddings after message passing."""
 
     shorthand: ClassVar[str | None] = "weight"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = IntraBatchRegularizer.presets
 
     weight: float = Field(0.0, ge=0, description="weight of the term next to the loss; 0 disables it")
     num_layers: int = Field(1, ge=1, description="layers of message passing")
@@ -206,6 +223,12 @@ class TrainConfig(Section):
     batch_size: int | None = Field(
         None, ge=1, description="(sampler=random) images in a batch; default classes_per_batch * samples_per_class"
     )
+    chunk_size: int | None = Field(
+        None,
+        ge=1,
+        description="images embedded at a time; larger batches take two passes with the memory of one chunk and the "
+        "same gradient; default the whole batch",
+    )
     lr: float | None = Field(
         None, gt=0, description="learning rate; default 1e-5 for fine-tuning, 1e-4 with a frozen backbone"
     )
@@ -251,7 +274,8 @@ class TrainConfig(Section):
     eval_steps: int | None = Field(
         None,
         ge=1,
-        description="steps between validations, each with a checkpoint; default one epoch, limited to 10 to 100",
+        description="steps between validations, each with a checkpoint; default one epoch, at least 10 and, unless "
+        "train.unit=epochs, at most 100",
     )
     monitor: Literal["MAP@R", "P@1"] = Field(
         "MAP@R", description="validation metric that selects the best weights and stops training"
@@ -292,6 +316,10 @@ class TrainConfig(Section):
         """Number of images in a batch."""
         return self.batch_size or self.classes_per_batch * self.samples_per_class
 
+    def takes_two_passes(self, processes: int) -> bool:
+        """Return whether the slice of a batch of any process is larger than `chunk_size`."""
+        return self.chunk_size is not None and self.chunk_size < -(-self.images_per_batch // processes)
+
     @model_validator(mode="after")
     def _match_sampler(self) -> TrainConfig:
         if self.batch_size is not None and self.sampler == "classes":
@@ -316,6 +344,7 @@ class RunConfig(ModelConfig):
                 return f"; did you mean '{kind}={key}'?"
         return super().suggest(key, known)
 
+    recipe: str | None = Field(None, description="named settings that precede all others; `winnow recipes` lists them")
     data: DataConfig = Field(default_factory=DataConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
     loss: Annotated[SerializeAsAny[ComponentSettings], BeforeValidator(LOSSES.resolve)] = Field(
@@ -407,6 +436,8 @@ def config_keys() -> Iterator[ConfigKey]:
 
 
 def _section_keys(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
+    if section.presets:
+        yield ConfigKey(f"{prefix}preset", None, f"published settings for {', '.join(section.presets)}")
     for name, field in section.model_fields.items():
         inner = section_of(field)
         if inner is not None:
@@ -463,6 +494,8 @@ def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) 
 def _first_difference(section: type[Section] | None, requested: Any, recorded: Any, key: str) -> str | None:
     if not (isinstance(requested, Mapping) and isinstance(recorded, Mapping)):
         return None if requested == recorded else key
+    if section is not None and section.shorthand == "weight" and requested.get("weight") == recorded.get("weight") == 0:
+        return None  # the other settings of a term without weight change no number
     # The settings of a component, and multipliers by pattern, are compared as a whole: an extra one is a difference.
     for name in requested if section is not None else {**requested, **recorded}:
         inner = section_of(section.model_fields[name]) if section is not None else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from winnow.models import Backbone
 from winnow.training.data_record import digest_file
 from winnow.training.inputs import CropInputs, FeatureInputs
 
+if TYPE_CHECKING:
+    from winnow.training.config import RunConfig
+
 CPU_BATCH = 8
 """Images per batch on a CPU. Larger batches exceed its caches and are several times slower."""
 
@@ -41,6 +44,12 @@ LIMIT_GB = 8.0
 
 Storage = Literal["auto", "ram", "disk"]
 """Storage of features; "auto" is the disk if they take at most half of the cache, else RAM."""
+
+
+def feature_storage(config: RunConfig) -> Storage:
+    """Return where a run stores features; never on disk by itself if no later run has its random weights."""
+    storage = config.data.feature_cache
+    return "ram" if storage == "auto" and config.backbone.weights == "random" else storage
 
 
 def extract_features(
@@ -208,6 +217,25 @@ def _image_key(images: ImageSet, index: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
+def count_missing(
+    backbone: Backbone, images: ImageSet, crops: CropTransform, device: torch.device, cache: Storage
+) -> int:
+    """Return the number of images whose features `extract_features` would compute."""
+    if cache == "ram" or (cache == "auto" and not fits_cache(backbone, images, crops, device)):
+        return len(images)
+    try:
+        store = _open_store(backbone, crops, device)
+    except OutputError:
+        return len(images)
+    return len(store.missing([_image_key(images, index) for index in range(len(images))]))
+
+
+def _open_store(backbone: Backbone, crops: CropTransform, device: torch.device) -> FeatureStore:
+    # Devices and versions of torch differ in the last bits, which the seed of a run must determine.
+    name = f"{backbone.fingerprint()}-{crops.resize}-{crops.size}-{device.type}-{torch.__version__}"
+    return FeatureStore(cache_folder() / "features" / name)
+
+
 def _extract_to_disk(
     backbone: Backbone,
     images: ImageSet,
@@ -217,9 +245,7 @@ def _extract_to_disk(
     progress: Progress | None,
 ) -> tuple[FeatureInputs, list[tuple[str, str]]]:
     """Compute the features that are not on disk yet, and open all."""
-    # Devices and versions of torch differ in the last bits, which the seed of a run must determine.
-    name = f"{backbone.fingerprint()}-{crops.resize}-{crops.size}-{device.type}-{torch.__version__}"
-    features = FeatureStore(cache_folder() / "features" / name)
+    features = _open_store(backbone, crops, device)
     keys = [_image_key(images, i) for i in range(len(images))]
     missing = features.missing(keys)
     skipped: list[tuple[str, str]] = []

@@ -70,7 +70,17 @@ class Objective(nn.Module):
         """
         with self.processes.fork_rng(inputs.device):
             output = self.model(inputs, return_details=True)
-        embeddings = self.processes.gather(output.vector, len(labels))
+        return self.terms(output.vector, output.attributes, labels)
+
+    def terms(self, vectors: Tensor, attributes: Tensor | None, labels: Tensor) -> dict[str, Tensor]:
+        """Return the terms of the objective for the output of the model.
+
+        Args:
+            vectors: Embeddings of the batch, or of this process's slice of it.
+            attributes: Attributes of the pooling for the same images; None if it has none.
+            labels: Labels (B,) of the whole batch.
+        """
+        embeddings = self.processes.gather(vectors, len(labels))
         metric = self.references(self.loss, embeddings, labels)
         total, terms = metric, {}
         if self.regularizer is not None:
@@ -80,7 +90,9 @@ class Objective(nn.Module):
             terms["libc"] = self.libc(embeddings, labels)
             total = total + self.libc.weight * terms["libc"]
         if self.zsr is not None:
-            terms["zsr"] = self.zsr(self.processes.gather(output.attributes, len(labels)), labels)
+            assert attributes is not None, "checked by check_objective"
+            gathered = self.processes.gather(attributes, len(labels))
+            terms["zsr"] = self.zsr(gathered, labels, self.references.class_centers())
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
         if self.proximal is not None:
             terms["pull"] = self.proximal()
@@ -115,9 +127,7 @@ def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int)
     zsr = None
     check_objective(config)
     if config.zsr.weight > 0:
-        zsr = ZeroShotRegularizer(
-            num_classes, config.dim, ridge_alpha=config.zsr.ridge_alpha, logit_scale=config.zsr.logit_scale
-        )
+        zsr = ZeroShotRegularizer(num_classes, config.dim, **config.zsr.model_dump(exclude={"weight"}))
     libc = None
     if config.libc.weight > 0:
         libc = IntraBatchRegularizer(num_classes, config.dim, **config.libc.model_dump())
@@ -134,10 +144,13 @@ def check_objective(config: RunConfig) -> None:
         ConfigError: If batches have no positive pairs, or a regularizer gets no input from the pooling or references.
     """
     source = config.references.name
-    if (
-        getattr(config.regularizer, "centers", None) == "proxies"
-        and REFERENCES[source].class_centers is References.class_centers
-    ):
+    without_proxies = REFERENCES[source].class_centers is References.class_centers
+    if config.zsr.weight > 0 and config.zsr.class_embeddings == "proxies" and without_proxies:
+        raise ConfigError(
+            f"zsr.class_embeddings: references={source} has no proxies. Set references=proxies or "
+            "zsr.class_embeddings=own."
+        )
+    if getattr(config.regularizer, "centers", None) == "proxies" and without_proxies:
         raise ConfigError(f"regularizer.centers: references={source} has no proxies. Set regularizer.centers=means.")
     if source == "batch" and config.train.sampler == "random":
         raise ConfigError(
@@ -187,13 +200,15 @@ def check_components(config: RunConfig) -> None:
 def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, float]) -> list[dict[str, Any]]:
     """Group all trainable parameters by learning rate.
 
-    The last pattern that matches a name counts.
+    A module with an attribute `lr_multiplier` has a rate of its own. The last pattern that matches a name precedes it.
 
     Raises:
         ConfigError: If a pattern matches no parameter.
     """
     rates: dict[float, list[nn.Parameter]] = {}
     unused = set(multipliers)
+    own = {f"{name}.*": getattr(part, "lr_multiplier", None) for name, part in objective.named_modules()}
+    multipliers = {name: factor for name, factor in own.items() if factor is not None} | multipliers
     for name, parameter in objective.named_parameters():
         matching = [pattern for pattern in multipliers if fnmatchcase(name, pattern)]
         unused -= set(matching)

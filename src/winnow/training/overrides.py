@@ -13,9 +13,12 @@ import yaml
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.files import read_text
+from winnow.losses import LOSSES
 from winnow.models.config import Section, present_names, section_of
+from winnow.references import REFERENCES
 from winnow.registry import RENAMED_KEYS, Registry
-from winnow.training.config import REGISTRIES, RunConfig, make_config
+from winnow.training.config import REGISTRIES, DataConfig, RunConfig, make_config
+from winnow.training.recipes import find_recipe
 
 MAX_CONFIG_BYTES = 2**20
 MAX_CONFIG_VALUES = 100_000
@@ -70,7 +73,46 @@ def load_config(file: str | Path | None = None, overrides: Sequence[str] = ()) -
         tree = present_names(RunConfig, read_yaml(Path(file)))
     for override in overrides:
         _override(tree, override)
-    return make_config(tree)
+    return make_config(with_recipe(Overrides(tree)).tree)
+
+
+DEPENDENT_KEYS: Mapping[str, tuple[str, ...]] = {
+    "train.schedule": ("train.milestones", "train.step_factor", "train.warmup_steps"),
+    "train.sampler": ("train.batch_size",),
+    "train.unit": ("train.max_steps", "train.freeze_backbone_steps", "train.warmup_steps", "train.milestones"),
+}
+"""Keys of a recipe that have no meaning once another value of the first key is set."""
+
+
+def with_recipe(own: Overrides) -> Overrides:
+    """Return settings after those of the recipe that they name.
+
+    As with components, a setting that depends on another one is dropped with it: another `train.schedule` drops the
+    recipe's milestones.
+
+    Raises:
+        ConfigError: If the recipe is unknown.
+    """
+    name = own.tree.get("recipe")
+    if name is None:
+        return own
+    recipe, given = find_recipe(str(name)), own.flat()
+    data = str(given.get("data", DataConfig().path))
+    first = Overrides.parse(*recipe.settings_for(data, proxies=False))
+    settings = Overrides.parse(*recipe.settings_for(data, proxies=_has_proxies(first | own)))
+    values = settings.flat()
+    replaced = [key for key in DEPENDENT_KEYS if key in given and given[key] != values.get(key)]
+    dropped = {key for one in replaced for key in DEPENDENT_KEYS[one]}
+    kept = [one for one in settings.to_args() if one.partition("=")[0] not in dropped]
+    return Overrides.parse(*kept) | own
+
+
+def _has_proxies(settings: Overrides) -> bool:
+    """Return whether the loss of a config is compared with proxies."""
+    names = settings.flat()
+    loss = str(names.get("loss", LOSSES.default))
+    references = str(names.get("references", LOSSES[loss].default_references if loss in LOSSES else ""))
+    return references in REFERENCES and REFERENCES.first_name(references) == "proxies"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -156,6 +156,14 @@ class RunResult(Provenance):
     parameters: ParameterCount = Field(default_factory=ParameterCount)
     prototypes_ready: bool = True
     problems: list[CCPProblem] = Field(default_factory=list)
+
+
+def zsr_scale_note(configs: Iterable[Mapping[str, Any]]) -> str:
+    """Return a sentence if runs have another scale of zero-shot regularization than the default, else ""."""
+    terms = [one["zsr"] for one in configs if one.get("zsr", {}).get("weight")]
+    scales = sorted({float(term.get("logit_scale", term.get("scale", 1))) for term in terms} - {1.0})
+    named = " and ".join(f"`zsr.logit_scale={scale:g}`" for scale in scales)
+    return f"Runs with ZSR have {named}; the authors' code has 9.5, the default is 1." if scales else ""
 
 
 _METRIC_GROUPS = ("val", "raw", "test", "raw_test")

@@ -24,8 +24,12 @@ from winnow.training.run_dir import RunDir
 
 PLAN_FILE = "plan.yaml"
 
-VALIDATION_COLUMNS = {"MAP@R": "val/MAP@R", "P@1": "val/P@1", "lr": "lr"}
-"""Columns of a recorded run's validations, and their keys in the log."""
+_CURVES = {"": "val", "raw ": "raw", "test ": "test", "raw test ": "raw_test"}
+VALIDATION_COLUMNS = {
+    **{f"{start}{metric}": f"{group}/{metric}" for start, group in _CURVES.items() for metric in ("MAP@R", "P@1")},
+    "lr": "lr",
+}
+"""Columns of a recorded run's validations, such as `raw test MAP@R`, and their keys in the log."""
 
 _AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None, "train.batch_size": None}
 """Keys and values of settings that depend on the machine or the data."""
@@ -299,6 +303,28 @@ def read_records(file: Path) -> list[dict[str, Any]]:
 
 def _matches(record: Mapping[str, Any], run: PlannedRun) -> bool:
     return all(str(record.get(key)) == value for key, value in run.assignment.items())
+
+
+def validation_columns(history: Sequence[ValidationEntry]) -> dict[str, list[float]]:
+    """Return step and metrics of each validation by columns, and the learning rate if it changes.
+
+    A column exists if all validations have it. Before the first step there is no average, so the weights are both.
+    """
+    entries = [{**entry, **_before_first_step(entry)} for entry in history]
+    columns = {name: key for name, key in VALIDATION_COLUMNS.items() if all(key in entry for entry in entries)}
+    if not entries:  # of a run that was imported without its validations
+        return {}
+    return {
+        "step": [entry["step"] for entry in entries],
+        **{name: [float(f"{entry[key]:.6g}") for entry in entries] for name, key in columns.items()},
+    }
+
+
+def _before_first_step(entry: ValidationEntry) -> dict[str, float]:
+    if entry.step > 0:
+        return {}
+    groups = {"raw": entry.val, "raw_test": entry.test}
+    return {f"{group}/{metric}": value for group, each in groups.items() for metric, value in each.items()}
 
 
 def _history(validations: Mapping[str, Sequence[float]]) -> list[ValidationEntry]:

@@ -25,6 +25,7 @@ from winnow.training.engine.distributed import Processes, check_distributed
 from winnow.training.engine.precision import make_fabric, uses_cuda_graph, uses_grad_scaler
 from winnow.training.engine.step import TrainingStep
 from winnow.training.engine.stream import DeviceStream, Steps, run_to_end
+from winnow.training.engine.two_pass import TwoPassGradients
 from winnow.training.evaluation import KS, iter_evaluate
 from winnow.training.inputs import Inputs
 from winnow.training.objective import Objective, parameter_groups
@@ -101,11 +102,14 @@ class Trainer:
         check_distributed(self.processes, len(self.sampler.batch(0)), objective)
 
         # One step
+        two_pass = None
+        if settings.chunk_size is not None and settings.takes_two_passes(self.processes.count):
+            two_pass = TwoPassGradients(self.fabric, objective, settings.chunk_size)
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
         self.average = WeightAverage(objective, settings.average) if settings.average > 0 else None
         self.training_step = TrainingStep(
             self.fabric, self.wrapped, self.optimizer, max_grad_norm=config.train.max_grad_norm, check_norm=not scaler,
-            capture=self.stream.capture if graph else None,
+            gradients=two_pass, capture=self.stream.capture if graph else None,
             after_update=None if self.average is None else self.average.update,
         )  # fmt: skip
         embedder = objective.model if isinstance(objective.model, Embedder) else None
@@ -143,6 +147,8 @@ class Trainer:
             if state.step % self.eval_every == 0 or state.step == self.config.train.max_steps:
                 self._check_finite()
                 losses = self.training_step.read_losses(state.step - self._last_validation())
+                if self.objective.zsr is not None:
+                    losses["zsr/guess"] = self.objective.zsr.guess
                 yield from self._iter_validate(losses, start_time)
             yield
         self.objective.load_state_dict(self.best_state)
@@ -188,6 +194,7 @@ class Trainer:
         lr = None if self.learning_rates is None else self._last_rate()
         entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, test, raw_test)
         state.history.append(entry)
+        self._warn_of_guessing()
 
         improved = self.early_stopping.update(state, value)
         if improved:
@@ -201,6 +208,14 @@ class Trainer:
         if self.writer is not None:
             self.writer.put(self.best_state if improved else None, self.checkpoint(), state.history)
         self.callback.validated(entry, improved, self.config.train.monitor)
+
+    def _warn_of_guessing(self) -> None:
+        """Warn once if zero-shot regularization is no better than guessing."""
+        if self.objective.zsr is not None:
+            values = [entry.losses.get("zsr", 0.0) for entry in self.state.history]
+            text = self.objective.zsr.guess_warning([value for value in values if value > 0])  # 0: no attributes yet
+            if text is not None:
+                self.callback.message(text)
 
     def _iter_metrics(self) -> Steps[tuple[Metrics, Metrics]]:
         """Evaluate the weights that the objective has now on validation, and on test for the test curve."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.data.datasets.official import OfficialImage, describe_copy
 from winnow.data.image_set import ImageSet, Splits, first_few
@@ -239,6 +240,21 @@ class Dataset(ABC):
         Raises:
             DataError: If the files do not belong to the dataset.
         """
+
+    def object_boxes(self, root: str | Path, images: ImageSet) -> NDArray[np.float64]:
+        """Return the bounding box of the object in each image, from the annotations of the dataset.
+
+        Args:
+            root: Folder of the dataset.
+            images: Images of the dataset.
+
+        Returns:
+            Boxes (N, 4): left, top, right, and bottom, as fractions of the upright image.
+
+        Raises:
+            DataError: If the dataset has no bounding boxes, or the copy in the folder lacks them.
+        """
+        raise DataError(f"{root}: {self.title} has no bounding boxes. Use cub200, cars196, or emoji.")
 
     def check(self, root: str | Path) -> tuple[DatasetParts, list[MissingImages]]:
         """Read a folder and compare it with the published counts, and with the official archive where it is known.

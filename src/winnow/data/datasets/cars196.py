@@ -7,13 +7,27 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from winnow.data.datasets.base import Dataset, DatasetParts, Source
-from winnow.data.datasets.label_files import Row, build_folder_parts, build_listed_parts, find, find_class_folders
+from winnow.data.datasets.label_files import (
+    Row,
+    box_key,
+    boxes_in_order,
+    build_folder_parts,
+    build_listed_parts,
+    find,
+    find_class_folders,
+)
 from winnow.data.datasets.official import read_sample
+from winnow.data.image_set import ImageSet
 from winnow.errors import DataError
 
 _LISTS = (("cars_train_annos.mat", "cars_train"), ("cars_test_annos_withlabels.mat", "cars_test"))
 """Annotation files of the original split, each with the folder of its images."""
+
+_CORNERS = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
 class Cars196(Dataset):
@@ -81,18 +95,30 @@ class Cars196(Dataset):
             return self._build(root, root, rows)
         return self._read_class_folders(root, missing if len(missing) < len(found) else [])
 
+    def object_boxes(self, root: str | Path, images: ImageSet) -> NDArray[np.float64]:
+        """Return the boxes of the cars from the annotation files, which count pixels from 1 and include both ends."""
+        root = Path(root)
+        whole = find(root, "cars_annos.mat")
+        if whole is not None and (whole.parent / "car_ims").is_dir():
+            sources = {whole: ("relative_im_path", "")}
+        else:
+            found = {name: (find(root, name), f"{folder}/") for name, folder in _LISTS}
+            missing = [name for name, (path, _) in found.items() if path is None]
+            if missing:
+                raise DataError(
+                    f"{root}: {' and '.join(missing)} not found, and this copy has no bounding boxes without it. Copy "
+                    "the annotation files of the original dataset into the folder."
+                )
+            sources = {path: ("fname", prefix) for path, prefix in found.values() if path is not None}
+        boxes: dict[str, tuple[int, ...]] = {}
+        for file, (key, prefix) in sources.items():
+            for path, (x1, y1, x2, y2) in _read_entries(file, key, _CORNERS):
+                boxes[box_key(prefix + path)] = (x1 - 1, y1 - 1, x2, y2)
+        return boxes_in_order(boxes, images, next(iter(sources)), {})
+
     def _read_annotations(self, file: Path, key: str, prefix: str) -> list[tuple[str, int]]:
         """Return the path and the label of each annotation in a file."""
-        from scipy.io import loadmat  # Only here, because it takes a while to import.
-
-        try:
-            annotations = loadmat(file, simplify_cells=True)["annotations"]
-            entries = [annotations] if isinstance(annotations, dict) else annotations
-            found = [(prefix + str(entry[key]), int(entry["class"]) - 1) for entry in entries]
-        except Exception as error:  # scipy raises nearly any error on damaged files: zlib.error, IndexError, ...
-            raise DataError(
-                f"{file}: no annotations with {key} and class ({type(error).__name__}: {error}). Get the file again."
-            ) from None
+        found = [(prefix + path, number - 1) for path, (number,) in _read_entries(file, key, ("class",))]
         if any(not 0 <= label < len(self.class_names) for _, label in found):
             raise DataError(f"{file}: a class is above {len(self.class_names)}. Get the file again.")
         return found
@@ -119,6 +145,25 @@ class Cars196(Dataset):
         if without:
             raise DataError(f"{root}: {len(without)} class folders missing; the first is {without[0]}. Restore them.")
         return build_folder_parts(root, folders, self.class_names, self._parts, sizes=self.sizes)
+
+
+def _read_entries(file: Path, key: str, numbers: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the path and whole numbers of each annotation in a file.
+
+    Raises:
+        DataError: If the file is damaged, or an annotation lacks a value.
+    """
+    from scipy.io import loadmat  # Only here, because it takes a while to import.
+
+    try:
+        annotations = loadmat(file, simplify_cells=True)["annotations"]
+        entries = [annotations] if isinstance(annotations, dict) else annotations
+        return [(str(entry[key]), tuple(int(entry[number]) for number in numbers)) for entry in entries]
+    except Exception as error:  # scipy raises nearly any error on damaged files: zlib.error, IndexError, ...
+        raise DataError(
+            f"{file}: no annotations with {key} and {', '.join(numbers)} ({type(error).__name__}: {error}). Get the "
+            "file again."
+        ) from None
 
 
 def official_classes() -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from winnow.data.datasets.base import Dataset, DatasetParts, Source
 from winnow.data.datasets.label_files import (
+    SIZES_FILE,
     Row,
+    box_key,
+    boxes_in_order,
     build_folder_parts,
     build_listed_parts,
     find,
@@ -18,6 +25,7 @@ from winnow.data.datasets.label_files import (
     read_lines,
 )
 from winnow.data.datasets.official import read_sample
+from winnow.data.image_set import ImageSet
 from winnow.errors import DataError
 
 # Number of images of the classes that do not have 60.
@@ -30,6 +38,9 @@ _SIZES_OTHER_THAN_60 = {
 }  # fmt: skip
 SIZES = tuple(_SIZES_OTHER_THAN_60.get(number, 60) for number in range(1, 201))
 """Number of images of each class, to find missing images in copies without label files."""
+
+
+_BOX_FILES = ("images.txt", "bounding_boxes.txt", SIZES_FILE)
 
 
 class CUB200(Dataset):
@@ -89,6 +100,33 @@ class CUB200(Dataset):
         sizes = SIZES if len(SIZES) == 2 * half else None
         return build_folder_parts(root, dict(enumerate(in_order)), names, parts, sizes=sizes)
 
+    def object_boxes(self, root: str | Path, images: ImageSet) -> NDArray[np.float64]:
+        """Return the boxes of the birds from `bounding_boxes.txt` and `images.txt`.
+
+        Copies with resized images also need `sizes.txt`, with id, width, and height of each original image.
+        """
+        root = Path(root)
+        # The official folder has the files next to images/, which may be the folder that was named.
+        folders = [root, *([root.parent] if root.name == "images" else [])]
+        files = {name: next(filter(None, (find(folder, name) for folder in folders)), None) for name in _BOX_FILES}
+        missing = [name for name, path in files.items() if path is None and name != SIZES_FILE]
+        if missing:
+            raise DataError(
+                f"{root}: {' and '.join(missing)} not found, and this copy has no bounding boxes without it. Copy "
+                f"{' and '.join(missing)} from CUB_200_2011.tgz ({self.home}) into the folder."
+            )
+        rows = {name: _rows_by_id(path) for name, path in files.items() if path is not None}
+        paths, boxes, sizes = (rows.get(name, {}) for name in _BOX_FILES)
+        keys = {number: box_key(words[0]) for number, words in paths.items()}
+        source = files["bounding_boxes.txt"]
+        assert source is not None, "it is not missing"
+        corners = {}
+        for number, words in boxes.items():
+            left, top, width, height = _numbers(source, number, words, 4)
+            corners[keys.get(number, number)] = (left, top, left + width, top + height)
+        originals = {keys.get(number, number): _numbers(source, number, words, 2) for number, words in sizes.items()}
+        return boxes_in_order(corners, images, source, originals)
+
     def _read_label_files(self, root: Path, folder: Path, parts: dict[str, range]) -> DatasetParts:
         paths: dict[str, str] = {}
         images = folder / "images.txt"
@@ -108,6 +146,23 @@ class CUB200(Dataset):
             names[label] = path.partition("/")[0]
             rows.append(Row("train" if label in parts["train"] else "test", path, label))
         return build_listed_parts(root, rows, names, parts, at=folder / "images")
+
+
+def _rows_by_id(path: Path) -> dict[str, list[str]]:
+    """Return the words of each line of a label file by the id at its start."""
+    return {words[0]: words[1:] for words in read_lines(path)}
+
+
+def _numbers(path: Path, number: str, words: Sequence[str], count: int) -> tuple[float, ...]:
+    """Return the numbers of a line."""
+    try:
+        values = tuple(map(float, words))
+    except ValueError:
+        values = ()
+    if len(values) != count or not all(map(math.isfinite, values)):
+        raise DataError(f"{path}: expected {count} numbers for image {number}, got '{' '.join(words)}'. Get the "
+                        "dataset again.")  # fmt: skip
+    return values
 
 
 def _class_number(name: str) -> int | None:

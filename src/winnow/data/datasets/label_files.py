@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from winnow.data.datasets.base import DatasetParts
 from winnow.data.decoding import IMAGE_SUFFIXES
 from winnow.data.image_set import FileImages, ImageSet, Subset, first_few, natural_key
 from winnow.errors import DataError
 from winnow.files import read_text
+
+SIZES_FILE = "sizes.txt"
+"""File with the sizes of the original images, next to the boxes; only resized copies need it."""
 
 ClassFolders = Mapping[int, Sequence[Path]]
 """Folders of each class, by its number or position."""
@@ -123,6 +127,47 @@ def build_parts(
     return DatasetParts(
         {part: _build_part(images, part_of_row == part, classes) for part, classes in parts.items()}, absent
     )
+
+
+def box_key(name: str) -> str:
+    """Return the name that an image has in annotations of boxes: its folder and its file without suffix.
+
+    Copies of a dataset differ in the folders above and in the suffix.
+    """
+    return "/".join(PurePosixPath(os.path.splitext(name)[0]).parts[-2:])
+
+
+def boxes_in_order(
+    boxes: Mapping[str, Sequence[float]], images: ImageSet, source: Path, sizes: Mapping[str, Sequence[float]]
+) -> NDArray[np.float64]:
+    """Return the boxes of images as fractions of the image, (N, 4).
+
+    Args:
+        boxes: Left, top, right, and bottom in pixels of the original image, by `box_key`.
+        images: Images.
+        source: File of the boxes, for messages.
+        sizes: Width and height of the original images by `box_key`, if the images may be resized; empty if they are the
+            originals.
+
+    Raises:
+        DataError: If an image has no box, or its box reaches beyond it.
+    """
+    found = np.empty((len(images), 4))
+    for index in range(len(images)):
+        key = box_key(images.name(index))
+        if key not in boxes:
+            raise DataError(f"{source}: no bounding box of {images.name(index)}. Get the dataset again.")
+        width, height = sizes[key] if key in sizes else images.size(index)
+        left, top, right, bottom = boxes[key]
+        # Published boxes of full images end one pixel off.
+        if right > width + 1 or bottom > height + 1:
+            raise DataError(
+                f"{source}: the box of {images.name(index)} ends at {right:g} x {bottom:g}, its image at {width:g} x "
+                f"{height:g}. The copy has resized images: add {SIZES_FILE} with a line 'ID WIDTH HEIGHT' for each "
+                "original image, or use the original images."
+            )
+        found[index] = left / width, top / height, right / width, bottom / height
+    return found.clip(0, 1)
 
 
 def find_class_folders(root: Path, class_of: Callable[[str], int | None]) -> dict[int, list[Path]]:

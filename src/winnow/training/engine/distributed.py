@@ -171,14 +171,20 @@ def check_distributed(processes: Processes, batch: int, objective: nn.Module) ->
             f"train.classes_per_batch: a batch of {batch} images is too small for {processes.count} processes. Start "
             "fewer processes or use larger batches."
         )
+    norm = find_trained_norm(objective)
+    if norm is not None:
+        raise ConfigError(
+            f"{norm}: several processes cannot train batch norm. Keep backbone.freeze_batch_norm=true and use a "
+            "pooling without batch norm, or train in one process."
+        )
+
+
+def find_trained_norm(objective: nn.Module) -> str | None:
+    """Return the name of a batch norm in training mode, which uses other images of the batch; None without one."""
     objective.train()  # frozen modules stay in inference mode
     norms = (nn.modules.batchnorm._BatchNorm, MaskedBatchNorm)
-    for name, module in objective.named_modules():
-        if isinstance(module, norms) and module.training:
-            raise ConfigError(
-                f"{name}: several processes cannot train batch norm. Keep backbone.freeze_batch_norm=true and use a "
-                "pooling without batch norm, or train in one process."
-            )
+    trained = (name for name, one in objective.named_modules() if isinstance(one, norms) and one.training)
+    return next(trained, None)
 
 
 @contextmanager

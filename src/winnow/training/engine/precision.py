@@ -27,11 +27,18 @@ def uses_cuda_graph(config: RunConfig, device: torch.device) -> bool:
         ConfigError: If `train.cuda_graph` is true and graphs are not possible.
     """
     # A gradient scaler reads the gradients of every step on the host. Gathering from several processes does so too.
-    possible = device.type == "cuda" and not uses_grad_scaler(config) and launched_processes().count == 1
+    # Two passes restore the state of the random number generator for each chunk, which a graph cannot.
+    processes = launched_processes().count
+    possible = (
+        device.type == "cuda"
+        and processes == 1
+        and not uses_grad_scaler(config)
+        and not config.train.takes_two_passes(processes)
+    )
     if config.train.cuda_graph and not possible:
         raise ConfigError(
-            "train.cuda_graph: true requires a GPU, one process, and a precision other than 16-mixed. Remove the "
-            "setting."
+            "train.cuda_graph: true requires a GPU, one process, a precision other than 16-mixed, and batches without "
+            "train.chunk_size. Remove the setting."
         )
     return possible if config.train.cuda_graph is None else config.train.cuda_graph
 

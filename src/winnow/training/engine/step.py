@@ -21,6 +21,9 @@ from winnow.data import Labels
 Fill = Callable[[Tensor | None], Tensor]
 """Returns a batch. Given an earlier batch, it overwrites that tensor and returns it."""
 
+Gradients = Callable[[Tensor, Tensor], dict[str, Tensor]]
+"""Adds the gradient of a batch, inputs and labels, to all parameters; returns the terms of the loss."""
+
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records work without running it and returns the function that replays it."""
 
@@ -91,6 +94,7 @@ class TrainingStep:
         optimizer: Optimizer after `fabric.setup`; must be capturable if `capture` is given.
         max_grad_norm: Largest norm of the whole gradient.
         check_norm: Whether a non-finite gradient norm is a failure. A gradient scaler skips such steps instead.
+        gradients: Computes losses and gradients; None for one forward and backward pass of the whole batch.
         capture: Records a step; None runs every step eagerly.
         after_update: Called with the number of the step (on the device) after the update, and captured with it.
 
@@ -106,12 +110,14 @@ class TrainingStep:
         *,
         max_grad_norm: float,
         check_norm: bool = True,
+        gradients: Gradients | None = None,
         capture: Capture | None = None,
         after_update: Callable[[Tensor], None] | None = None,
     ) -> None:
         self._fabric, self._objective, self._optimizer = fabric, objective, optimizer
         self._max_grad_norm, self._check_norm, self._capture = max_grad_norm, check_norm, capture
         self._after_update = after_update
+        self._gradients = gradients or self._one_pass
         self._graph_aware, self._parameters = graph_aware_modules(objective), list(objective.parameters())
         self._replays: dict[Hashable, Callable[[], None]] = {}
         self._warm_up_steps: Counter[Hashable] = Counter()
@@ -178,9 +184,14 @@ class TrainingStep:
             self._numbers.copy_(numbers, non_blocking=True)
         return self._inputs, self._numbers
 
-    def _compute(self, inputs: Tensor, numbers: Tensor) -> None:
-        losses: dict[str, Tensor] = self._objective(inputs, numbers[:-1])
+    def _one_pass(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Compute losses and gradients of the whole batch at once."""
+        losses: dict[str, Tensor] = self._objective(inputs, labels)
         self._fabric.backward(losses["loss"])
+        return losses
+
+    def _compute(self, inputs: Tensor, numbers: Tensor) -> None:
+        losses = self._gradients(inputs, numbers[:-1])
         norm = self._fabric.clip_gradients(
             self._objective, self._optimizer, max_norm=self._max_grad_norm, error_if_nonfinite=False
         )
