@@ -210,7 +210,7 @@ def difference_text(row: Row) -> str:
     """Return the difference with its 95% interval, bold if the interval excludes 0."""
     if row.low is None or row.high is None:
         return f"{_signed(row.difference)} (no interval)"
-    text = f"{_signed(row.difference)} [{_number(row.low)}, {_number(row.high)}]"
+    text = f"{_signed(row.difference)} [{_number(row.low)},\u00a0{_number(row.high)}]"  # the interval does not wrap
     return f"**{text}**" if row.low > 0 or row.high < 0 else text
 
 

@@ -1,6 +1,7 @@
 """Documentation: its commands exist and its generated pages are complete; tests/docs runs its code."""
 
 import importlib.util
+import io
 import os
 import re
 import subprocess
@@ -12,11 +13,23 @@ from pathlib import Path
 from threading import Thread
 from types import ModuleType
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 import benchmarks.__main__
-from tests.browser import DESKTOP, VIEWS, expect, launched, low_contrast, opened, overflow
+from tests.browser import (
+    DESKTOP,
+    PHONE,
+    VIEWS,
+    accessibility_failures,
+    expect,
+    launched,
+    low_contrast,
+    opened,
+    overflow,
+)
 from tests.docs.blocks import FENCE, PAGES, ROOT, blocks, name, words_of
 from winnow.cli.main import app
 from winnow.cli.protocol import chapter_of
@@ -218,6 +231,10 @@ def test_pages_need_nothing_from_outside(site):
         assert not re.search(r"(?:url\(|@import\s*)[\"']?(?:https?:)?//", sheet.read_text()), sheet
 
 
+FIRST_PAGES = ("index", "quickstart", "install", "faq", "concepts/metric_learning", "concepts/gsp", "results",
+               "studies/poolings", "benchmarks")  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def address(site):
     """Serve the site: its search runs in a worker, which pages that are opened as files cannot start."""
@@ -241,11 +258,52 @@ def browser():
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("view", VIEWS)
-def test_first_pages_fit_their_window_and_are_readable(browser, address, view):
-    for page in ("index", "install", "faq", "results", "concepts/metric_learning"):
-        with opened(browser, f"{address}{page}.html", address, **view) as tab:
-            assert overflow(tab) == 0, page
-            assert low_contrast(tab) == [], page
+@pytest.mark.parametrize("page", FIRST_PAGES)
+def test_first_pages_fit_their_window_and_are_accessible(browser, address, page, view):
+    with opened(browser, f"{address}{page}.html", address, **view) as tab:
+        assert overflow(tab) == 0
+        assert low_contrast(tab) == []
+        tab.wait_for_function("document.readyState === 'complete'")
+        assert accessibility_failures(tab) == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_figures_follow_the_color_scheme_that_the_reader_selects(browser, address):
+    """A figure is a file: in light mode of the system and dark mode of the site it has to be dark."""
+    view = {**DESKTOP, "color_scheme": "light"}
+    with opened(browser, f"{address}studies/poolings.html", address, **view) as tab:
+        figure = tab.locator("a.figure img").first
+        figure.scroll_into_view_if_needed()
+        tab.wait_for_function("(one) => one.naturalWidth > 0", arg=figure.element_handle())
+        light = brightness(figure)
+        tab.locator("label[for=__palette_1]:visible, label[for=__palette_0]:visible").first.click()
+        tab.wait_for_function("document.body.dataset.mdColorScheme === 'slate'")
+        assert brightness(figure) < 0.5 * light
+
+
+def brightness(figure):
+    with Image.open(io.BytesIO(figure.screenshot())) as picture:
+        return np.asarray(picture.convert("L")).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_regions_that_scroll_are_reachable_by_keyboard(browser, address):
+    with opened(browser, f"{address}index.html", address, **PHONE) as tab:
+        wide = tab.locator(".md-typeset__scrollwrap").first
+        expect(wide).to_have_attribute("tabindex", "0")
+        assert wide.evaluate("one => one.scrollWidth > one.clientWidth")
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize(("page", "most"), [("benchmarks", 9_000), ("results", 5_000), ("concepts/protocols", 20_000)])
+def test_raw_tables_are_folded(browser, address, page, most):
+    with opened(browser, f"{address}{page}.html", address, **DESKTOP) as tab:
+        assert tab.evaluate("document.documentElement.scrollHeight") < most
+        assert tab.locator("details").count() > 2
+        assert tab.locator(".chart").count() > 1
 
 
 @pytest.mark.slow

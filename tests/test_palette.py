@@ -16,7 +16,7 @@ INFERNO_AND_SHADOWS = re.compile(r"linear-gradient\([^;]*\)|rgb\([^)]*\)")
 STYLES = [
     ROOT / "src/winnow/serve/website/style.css",
     ROOT / "src/winnow/report/templates/page.css",
-    *sorted((ROOT / "docs/assets").glob("gsp-*.css")),
+    *sorted((ROOT / "docs/assets").glob("*.css")),
 ]
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from html import escape
-from math import floor, log10
 from statistics import geometric_mean
 from typing import Any
 
+from charts import Mark, chart
 from markup import escaped
 from published import RESULTS
 
 from benchmarks.record import load
 
 KERNEL = re.compile("winnow, (.*) kernel")
-WIDTH, LABELS, VALUES, LINE = 760, 290, 110, 26
+OURS = re.compile("winnow|GSP|exact")
 
 
 def benchmark(name: str) -> str:
@@ -26,7 +25,7 @@ def benchmark(name: str) -> str:
 
 
 def kernels() -> str:
-    """Time of each kernel of the fused pooling, by case."""
+    """Time of each kernel of the fused pooling, by case, folded."""
     from winnow.report.tables import Column, to_markdown
 
     cases: dict[str, dict[str, Any]] = {}
@@ -38,7 +37,9 @@ def kernels() -> str:
             cells[name] = f"{row['seconds']['median'] * 1e6:.3g}"
     names = ["winnow", "winnow, replayed", "prototypes", "scores", "pool", "weights gradient", "gradient", "unclip"]
     columns = [Column("case", align="left"), *map(Column, [*names, "memory floor"])]
-    return "Microseconds:\n\n" + to_markdown(list(cases.values()), columns)
+    table = to_markdown(list(cases.values()), columns)
+    folded = "\n".join(f"    {line}".rstrip() for line in table.splitlines())
+    return f'??? abstract "Time of each kernel in microseconds, {len(cases)} cases"\n\n{folded}\n'
 
 
 def _result(result: dict[str, Any]) -> Iterator[str]:
@@ -49,7 +50,7 @@ def _result(result: dict[str, Any]) -> Iterator[str]:
     if chart := _chart(result):
         yield from (chart, "")
         yield (
-            f"Median time relative to {result['against']}, log scale; less is faster. "
+            f"**{_finding(result)}** Median time relative to {result['against']}, log scale; less is faster. "
             f"Dots: geometric mean over the cases; lines: range over the cases. `results/bench/{result['name']}.json`."
         )
         yield ""
@@ -59,41 +60,38 @@ def _result(result: dict[str, Any]) -> Iterator[str]:
     yield from ("", *(f"    Note: {note}" for note in result["notes"]), "")
 
 
-def _chart(result: dict[str, Any]) -> str:
-    """Return a dot plot of the ratios of every method as inline SVG, or nothing without ratios."""
+def _finding(result: dict[str, Any]) -> str:
+    """Return the time of winnow relative to its baseline, or of all other methods relative to winnow."""
+    means = {name: geometric_mean(values) for name, values in _ratios(result).items() if name != result["against"]}
+    if OURS.match(result["against"]):
+        others = [mean for name, mean in means.items() if not OURS.match(name)]
+        return f"Other methods take {min(others):.2g} to {max(others):.2g} times as long as {result['against']}."
+    ours = {name: mean for name, mean in means.items() if OURS.match(name)} or means
+    name = min(ours, key=ours.__getitem__)
+    return f"{name[:1].upper()}{name[1:]}: {ours[name]:.2g} times the time of {result['against']}."
+
+
+def _ratios(result: dict[str, Any]) -> dict[str, list[float]]:
+    """Return the ratios of all cases by method, without single kernels."""
     ratios: dict[str, list[float]] = {}
     for row in result["rows"]:
         if row["ratio"] is not None and not KERNEL.fullmatch(row["rival"]):
             ratios.setdefault(row["rival"], []).append(row["ratio"])
+    return ratios
+
+
+def _chart(result: dict[str, Any]) -> str:
+    """Return a dot plot of the ratios of every method, or nothing without ratios."""
+    ratios = _ratios(result)
     if len(ratios) < 2:
         return ""
-    low, high = (log10(pick(map(pick, ratios.values()))) for pick in (min, max))
-    ticks = [10.0**power for power in range(floor(low), floor(high) + 2)]
-    if len(ticks) < 4:
-        ticks = sorted({tick * step for tick in ticks for step in (1, 2, 5)})
-    ticks = [tick for tick in ticks if low - 0.35 < log10(tick) < high + 0.35]
-    start, end = min(low, log10(ticks[0])), max(high, log10(ticks[-1]))
-    bottom = LINE * len(ratios) + 6
-
-    def x(ratio: float) -> float:
-        return round(LABELS + (WIDTH - LABELS - VALUES) * (log10(ratio) - start) / (end - start), 1)
-
-    parts = []
-    for tick in ticks:
-        style = 'class="one"' if tick == 1 else 'class="grid"'
-        parts.append(f'<line {style} x1="{x(tick)}" x2="{x(tick)}" y1="0" y2="{bottom}"/>')
-        parts.append(f'<text class="tick" x="{x(tick)}" y="{bottom + 16}" text-anchor="middle">{tick:g}×</text>')
-    for number, (name, values) in enumerate(ratios.items()):
-        y, mean = LINE * number + LINE // 2 + 3, geometric_mean(values)
-        kind = "winnow" if re.match("winnow|GSP|exact", name) else "other"
-        parts.append(f'<text x="{LABELS - 14}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<line class="{kind}" x1="{x(min(values))}" x2="{x(max(values))}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<circle class="{kind}" cx="{x(mean)}" cy="{y}" r="5"/>')
-        parts.append(f'<text x="{WIDTH - VALUES + 24}" y="{y + 4}">{mean:.3g}×</text>')
-    label = "; ".join(f"{name} {geometric_mean(values):.3g}" for name, values in ratios.items())
-    title = escape(f"Time relative to {result['against']}: {label}", quote=True)
-    svg = f'<svg viewBox="0 0 {WIDTH} {bottom + 24}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
-    return f'<div class="ratios">{svg}</div>'
+    marks = [
+        Mark(name, mean := geometric_mean(values), min(values), max(values), f"{mean:.3g}×",
+             "gsp" if OURS.match(name) else "gap")
+        for name, values in ratios.items()
+    ]  # fmt: skip
+    against = f"time relative to {result['against']}"
+    return chart(marks, label=against.capitalize(), unit="median time, log scale", logarithmic=True)
 
 
 def _table(result: dict[str, Any]) -> str:

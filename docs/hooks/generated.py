@@ -88,6 +88,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     "contributing": partial(_top_level, "CONTRIBUTING.md"),
     "exits": commandline.exits,
     "evaluation": partial(benchmark_results.benchmark, "evaluate"),
+    "forest": published.leaderboard,
+    "poolingdots": published.poolings,
     "longcenters": partial(published.selected, "center_weights", "steps", "800"),
     "shortcenters": partial(published.selected, "center_weights", "steps", "120"),
     "manyclasses": partial(benchmark_results.benchmark, "losses"),

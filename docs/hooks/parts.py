@@ -154,16 +154,14 @@ def part_page(registry: Registry[Any], name: str, facts: str = "") -> Iterator[s
 
 def recipes() -> str:
     """Return the table of recipes: published and measured R@1 by dataset."""
-    from winnow.cli.recipes import DATASETS, UNKNOWN
+    from winnow.cli.recipes import DATASETS, measured_text, published_text
     from winnow.training.recipes import RECIPES, measured_recalls
 
     lines = ["| recipe | " + " | ".join(DATASETS.values()) + " | content |", "|---" * (len(DATASETS) + 2) + "|"]
     for name, one in RECIPES.items():
-        measured = measured_recalls().get(f"recipe={name}", {})
-        cells = [f"{one.published[data].value:.1f}" if data in one.published else UNKNOWN for data in DATASETS]
-        ours = [f"{measured[data].value:.1f}" if data in measured else UNKNOWN for data in DATASETS]
-        both = [f"{published} / {own}" for published, own in zip(cells, ours, strict=True)]
-        lines.append(f"| `{name}` | " + " | ".join(both) + f" | {one.about} |")
+        ours = measured_recalls().get(f"recipe={name}", {})
+        cells = [f"{published_text(one.published.get(data))} / {measured_text(ours.get(data))}" for data in DATASETS]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + f" | {one.about} |")
     return "\n".join(lines)
 
 

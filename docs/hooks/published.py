@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from charts import Mark, chart, difference_text, differences
 from markup import escaped
 
 from winnow.studies import StudyReport
@@ -73,14 +74,53 @@ def read(path: Path) -> Published:
 
 
 def protocols() -> str:
-    """Return the tables of protocols, each with its file."""
+    """Return each protocol: a chart of its paired differences, its file, and its folded tables."""
     lines: list[str] = []
     for path in sorted((RESULTS / "protocols").glob("*.md")):
+        title, _, body = path.read_text(encoding="utf-8").strip().removeprefix("# ").partition("\n")
         # Tables of one protocol on other copies or with other settings share a title, but not a file.
-        titled = path.read_text(encoding="utf-8").strip().replace("\n", f" ({path.stem})\n", 1)
-        lines += [re.sub("^#", "###", titled, flags=re.MULTILINE), ""]
+        lines += [f"### {title} ({path.stem})", ""]
+        content = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        if marks := differences(content["pairs"]):
+            lines += [chart(marks, label=f"Paired differences, {title}", unit="points of MAP@R"), ""]
+            known = [mark for mark in marks if mark.low is not None and mark.high is not None]
+            clear = sum(mark.ends[0] > 0 or mark.ends[1] < 0 for mark in known)
+            lines += [
+                f"**{clear} of {len(marks)} differences have an interval that excludes 0.** Dots: paired difference;"
+            ]
+            lines += ["lines: 95% intervals; n: models.", ""]
         lines += [f"Every run with its settings, commit, and machine: `results/protocols/{path.stem}.json`.", ""]
+        folded = re.sub("^#+ (.*)$", r"**\1**", body.strip(), flags=re.MULTILINE)
+        lines += ['??? abstract "Tables and notes"', "", *(f"    {line}".rstrip() for line in folded.splitlines()), ""]
     return "\n".join(lines)
+
+
+def leaderboard() -> str:
+    """Return charts of the published differences from GAP: photographs, then poolings on emoji collages."""
+    with open(RESULTS / "leaderboard.csv", encoding="utf-8", newline="") as file:
+        rows = [
+            row for row in csv.DictReader(file) if row["baseline"] == "GAP" and not row["dataset"].startswith("Emoji")
+        ]
+    marks = []
+    for row in rows:
+        value, low, high = (float(row[key]) if row[key] else None for key in ("difference", "low", "high"))
+        assert value is not None
+        text = f"{difference_text(value, low, high)}, n\u00a0=\u00a0{row['n']}"
+        role = "gsp-zsr" if row["method"] == "GSP+ZSR" else "gap"
+        marks.append(Mark(f"{row['method']}, {row['dataset']}, {row['backbone']}", value, low, high, text, role))
+    return chart(marks, label="Differences from GAP on photographs", unit="points of MAP@R")
+
+
+def poolings() -> str:
+    """Return a chart of the poolings on emoji collages, the highest first."""
+    with open(RESULTS / "leaderboard.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] == "poolings"]
+    marks = [
+        Mark(row["method"], *(numbers := [float(row[key]) for key in ("difference", "low", "high")]),
+             difference_text(*numbers), {"GSP": "gsp", "GSP+ZSR": "gsp-zsr"}.get(row["method"], "gap"))
+        for row in sorted(rows, key=lambda row: -float(row["difference"]))
+    ]  # fmt: skip
+    return chart(marks, label="Differences from GAP on emoji collages", unit="points of MAP@R")
 
 
 def selected(name: str, column: str, value: str) -> str:

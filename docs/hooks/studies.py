@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from charts import Mark, chart, difference_text
 from markup import escaped
 from published import KINDS, RESULTS, Published, published
 
@@ -54,12 +55,11 @@ def _verdicts(found: list[Published]) -> str:
 
 
 def claims() -> str:
-    """Return the claims of all studies that have a verdict, and the number of the others.
+    """Return the claims of all studies that have a verdict, folded by verdict, and the number of the others.
 
     A claim is listed at the largest size at which it has one.
     """
-    lines = ["| claim | study | source | ours [95% interval] | n | verdict |", "|---|---|---|---|--:|---|"]
-    listed: set[tuple[str, str]] = set()
+    listed: dict[tuple[str, str], tuple[Verdict, str]] = {}
     incomplete: set[tuple[str, str]] = set()
     for study in STUDIES.values():
         for one in published(study.name):
@@ -68,13 +68,49 @@ def claims() -> str:
                 if claim.verdict in (Verdict.INCOMPLETE, Verdict.NOT_APPLICABLE):
                     incomplete.add(key)
                 elif key not in listed:
-                    listed.add(key)
                     size = f"[{study.name}](studies/{study.name}.md#{one.kind})"
                     cells = [escaped(claim.text), size, escaped(claim.source), escaped(claim.measured)]
-                    cells += ["–" if claim.n is None else str(claim.n), str(claim.verdict)]
-                    lines.append("| " + " | ".join(cells) + " |")
-    rest = len(incomplete - listed)
-    return "\n".join([*lines, "", f"{rest} more claims are incomplete: fewer than 3 paired runs, or a run is missing."])
+                    cells += ["–" if claim.n is None else str(claim.n)]
+                    listed[key] = claim.verdict, "| " + " | ".join(cells) + " |"
+    lines: list[str] = []
+    for verdict in Verdict:
+        rows = [row for found, row in listed.values() if found is verdict]
+        if rows:
+            count = f"{len(rows)} claim{'s' if len(rows) > 1 else ''}"
+            lines += [f'??? abstract "{verdict}: {count}"', ""]
+            lines += ["    | claim | study | source | ours [95% interval] | n |", "    |---|---|---|---|--:|"]
+            lines += [*(f"    {row}" for row in rows), ""]
+    rest = len(incomplete - set(listed))
+    return "\n".join([*lines, f"{rest} more claims are incomplete: fewer than 3 paired runs, or a run is missing."])
+
+
+def forest(one: Published) -> str:
+    """Return a chart of the claims that are differences in points, with its caption; the claim holds right of 0."""
+    marks = [
+        Mark(claim.text, claim.margin, claim.low, claim.high, difference_text(claim.margin, claim.low, claim.high))
+        for claim in one.report.claims if claim.margin is not None and " points" in claim.ours
+    ]  # fmt: skip
+    if len(marks) < 2:
+        return ""
+    above, below = sum((mark.low or 0) > 0 for mark in marks), sum((mark.high or 0) < 0 for mark in marks)
+    finding = f"Of {len(marks)} margins, {above} lie above 0 with their interval and {below} below."
+    drawn = chart(marks, label="Margins of the claims", unit="margin, points")
+    return f"{drawn}\n\n**{finding}** Dots: difference in the claimed direction; lines: 95% intervals. {_file(one)}"
+
+
+def caption(one: Published) -> str:
+    """Return the finding below a figure: the first claim with a verdict, its n, and the file."""
+    decided = (claim for claim in claims_of(one.report) if claim.verdict is not Verdict.INCOMPLETE)
+    found = next((claim for claim in decided if claim.verdict is not Verdict.NOT_APPLICABLE), None)
+    if found is None:
+        return f"**No claim has a verdict yet.** {_file(one)}"
+    n = "" if found.n is None else f" n = {found.n}."
+    measured = f" {escaped(found.measured)}." if found.measured else ""
+    return f"**{escaped(found.text)}: {str(found.verdict).lower()}.**{measured}{n} {_file(one)}"
+
+
+def _file(one: Published) -> str:
+    return f"`{one.path.relative_to(RESULTS.parent).as_posix()}`."
 
 
 def page(study: Study) -> str:
@@ -96,12 +132,14 @@ def section(one: Published) -> Iterator[str]:
     report = one.report
     yield from (f"## {KINDS[one.kind]} {{ #{one.kind} }}", "")
     claims = claims_table(claims_of(report)).rstrip() if report.claims else ""
-    for paragraph in (report.setting, claims):
+    for paragraph in (report.setting, claims, forest(one)):
         if paragraph:
             yield from (str(paragraph), "")
     for picture in one.pictures():
         path = picture.relative_to(RESULTS).as_posix()
         yield from (f"[![{escaped(report.title)}]({path})]({path}){{ .figure }}", "")
+    if one.pictures():
+        yield from (caption(one), "")
     if report.rows:
         count = len(report.rows)
         yield f'??? abstract "Table, {count} row{"s" if count > 1 else ""}"'

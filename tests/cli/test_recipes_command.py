@@ -27,19 +27,22 @@ def test_the_table_lists_every_recipe_with_its_published_numbers(recipes: Winnow
     lines = recipes().out.splitlines()
     for recipe in RECIPES.values():
         row = next(line for line in lines if line.startswith(f"{recipe.name} "))
-        shown = row[command.NAME :].split()
-        assert [number for number in shown[::3][:4] if number != "–"] == [
-            f"{recipe.published[data].value:.1f}" for data in command.DATASETS if data in recipe.published
-        ]
+        published = [cell.partition("/")[0] for cell in row[command.NAME :].split() if "/" in cell]
+        assert published == [command.published_text(recipe.published.get(data)) for data in command.DATASETS]
 
 
 def test_measured_numbers_stand_beside_the_published_ones(recipes: Winnow, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = MeasuredRecall(69.31, 69.0, 0.25, 3, 12.4, "NVIDIA H200", "results/protocols/table.json")
-    found = {"recipe=proxy-anchor": {"cub200": ours}, "recipe=common,loss=potential_field": {"cub200": ours}}
+    one = ours._replace(value=85.24, runs=1, std=None)
+    found = {
+        "recipe=proxy-anchor": {"cub200": ours, "sop": one},
+        "recipe=common,loss=potential_field": {"cub200": ours},
+    }
     monkeypatch.setattr("winnow.training.recipes._measured", lambda: found)
     out = recipes().out
     row = next(line for line in out.splitlines() if line.startswith("proxy-anchor "))
-    assert "69.9 / 69.3" in row
+    assert "69.9/69.3 " in row
+    assert "80.0/85.2 (1)" in row
     assert row.endswith(" 12")
     assert "common,loss=potential_field\n" in out
     details = recipes("proxy-anchor").out

@@ -87,8 +87,9 @@ def old_key(key: str) -> str:
 
 def build(registry: Any, section: Mapping[str, Any], *, width: int, classes: int, batch: int, positions: int) -> Any:
     """Build a part by its section in the words of 0.1.0."""
+    stated = {"normalised": False} if section["name"] == "ccp" else {}  # the default of 0.1.0
     return registry.build(
-        dict(section), width=width, embedding_size=width, in_features=width, dim=width, num_classes=classes,
+        {**stated, **section}, width=width, embedding_size=width, in_features=width, dim=width, num_classes=classes,
         batch=batch, batch_size=batch, positions=positions, num_positions=positions,
     )  # fmt: skip
 
@@ -128,7 +129,13 @@ def call_references(references: Any, loss: Any, queries: Tensor, labels: Tensor)
 
 
 def seed_ccp(references: Any, pool: Tensor, classes: Tensor, *, first: bool) -> None:
-    """Set CCP's proxies from a pool."""
+    """Set CCP's proxies from a pool.
+
+    0.1.0 selected first, of normalized embeddings, the one that rounding made the longest. Now the longest before
+    normalization is first, so that the choice does not depend on rounding.
+    """
+    if first and getattr(references, "normalize_proxies", False):
+        pool = NORMALIZERS["unit"](pool)
     call(
         references.seed, pool, classes, first__first_problem__is_first=first,
         normalize__normalise=NORMALIZERS["unit"],
@@ -271,16 +278,25 @@ def make_network(name: str) -> nn.Module:
 
 FIRST_VALUES = ("zsr.logit_scale=9.5",)
 """Settings whose default has changed, with the value of 0.1.0. Recorded configs name it; words alone do not."""
+FIRST_VALUES_OF = {
+    "backbone.train=full": ("train.average=0",),
+    "references=ccp": ("references.normalize_proxies=false", "references.lr_multiplier=1"),
+}
+"""The same for runs with a setting.
+
+The average of fine-tuned weights is validated by default now, and CCP's proxies, which hardly moved, are trained.
+"""
 
 
 def load_config(file: str | None, words: Sequence[str] = ()) -> Any:
     """Return a config from a file or from words of 0.1.0."""
-    return find("winnow.training:load_config")(file, [*(FIRST_VALUES if file is None else ()), *words])
+    of_words = [value for word, values in FIRST_VALUES_OF.items() if word in words for value in values]
+    return find("winnow.training:load_config")(file, [*(FIRST_VALUES if file is None else ()), *words, *of_words])
 
 
 def make_config(tree: Mapping[str, Any]) -> Any:
     """Return a config from a tree in the words of 0.1.0."""
-    return find("winnow.training.config:make_config")(tree)
+    return find("winnow.training.config:read_recorded", "winnow.training.config:make_config")(tree)
 
 
 def dump(config: Any) -> dict[str, Any]:
@@ -291,10 +307,11 @@ def dump(config: Any) -> dict[str, Any]:
 def dump_numbers(config: Any) -> dict[str, Any]:
     """Return all settings that can change a number.
 
-    The storage of features, whose default has changed, does not, nor do the other settings of a term without weight.
+    The storage of features, whose default has changed, does not, nor do curves of test metrics, nor the other settings
+    of a term without weight.
     """
     settings = dump(config)
-    del settings["data"]["feature_cache"]
+    del settings["data"]["feature_cache"], settings["train"]["test_curve"]
     for name in ("zsr", "libc"):
         if not settings[name]["weight"]:
             settings[name] = {"weight": 0}
@@ -316,7 +333,9 @@ def protocol_task(
         kind = kind.model_copy(update={"runs": 1, "folds": 1})
     dataset, network = find("winnow.protocols:find_dataset")(target), find("winnow.protocols:find_backbone")(backbone)
     request = find("winnow.protocols:ProtocolRequest")
-    return request(kind, dataset, list(methods), folder, network, overrides=[*FIRST_VALUES, *words])
+    return request(
+        kind, dataset, [present_method(one) for one in methods], folder, network, overrides=[*FIRST_VALUES, *words]
+    )
 
 
 def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
@@ -326,6 +345,11 @@ def protocol_runs(task: Any) -> list[tuple[str, str, Any]]:
          run.planned.config)
         for run in task.plan()
     ]  # fmt: skip
+
+
+def present_method(text: str) -> str:
+    """Return a method of 0.1.0 by the name of what it trained; the other renamed ones are still read."""
+    return re.sub(r"\+(ccp(?:-s)?)(?=$|[+,])", lambda match: f"+{RENAMED_ADDITIONS[match[1]]}", text)
 
 
 def first_method(text: str) -> str:
@@ -401,8 +425,13 @@ def study_names() -> list[str]:
     return [first_names.get(name, name) for name in find("winnow.studies:STUDIES")]
 
 
-RENAMED_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
-"""First names of what protocols add to losses and their present ones."""
+RENAMED_ADDITIONS = {
+    "gsp": "gsp-zsr", "gsp-alone": "gsp-only", "ccp": "ccp-literal", "ccp-s": "ccp-s-literal",
+}  # fmt: skip
+"""First names of what protocols add to losses and their present ones.
+
+`ccp` trains proxies that move now; what 0.1.0 trained under this name is `ccp-literal`.
+"""
 FIRST_TEXTS = {
     "ablation": "one model on two thirds of the training classes, judged on the last third; the mean of three",
 }
@@ -481,8 +510,8 @@ def run_command(*words: str) -> Any:
 
 
 def first_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of a log with the keys of 0.1.0, which did not log the loss of guessing next to that of ZSR."""
-    return {key: value for key, value in line.items() if key != "zsr/guess"}
+    """Return a line of a log with the keys of 0.1.0: without the loss of guessing of ZSR and the turn of proxies."""
+    return {key: value for key, value in line.items() if key not in ("zsr/guess", "turned")}
 
 
 def seed_everything(seed: int) -> None:

@@ -73,6 +73,7 @@ def test_fair_settings_are_the_published_ones() -> None:
     assert (c2.dim, c2.normalize, c2.train.lr, c2.train.weight_decay) == (128, "unit", 1e-5, 1e-4)
     assert (c2.train.eval_steps, c2.train.patience, c2.train.monitor) == (100, 15, "MAP@R")
     assert batch(c2) == (8, 4)
+    assert c2.train.average == 0  # the published numbers are of weights
     assert c2.loss.model_dump() == {"name": "c2", "pos_margin": 0.0, "neg_margin": 0.3841}
     assert (c2.pooling.name, c2.zsr.weight, c2.plateau.factor) == ("gap", 0, 1)
     assert (c2.data.path, c2.data.fold, c2.data.num_folds) == ("cub200", 1, 4)
@@ -102,7 +103,12 @@ def test_chapter_3_and_ccp() -> None:
     ccp: Any = settings("fair", "cars", "ms+ccp", chapter=3)
     assert (ccp.train.eval_steps, ccp.train.patience, ccp.normalize) == (25, 60, "ball")
     assert (ccp.references.proxies_per_class, ccp.references.pool_size, ccp.references.patience) == (8, 12, 3)
-    assert ccp.references.start_from == "last"
+    form = ccp.references.start_from, ccp.references.normalize_proxies, ccp.references.lr_multiplier
+    assert form == ("best", True, None)
+    literal: Any = settings("fair", "cars", "ms+ccp-literal", chapter=3).references
+    assert (literal.start_from, literal.normalize_proxies, literal.lr_multiplier) == ("last", False, 1)
+    assert (literal.proxies_per_class, literal.pool_size) == (8, 12)
+    assert settings("fair", "cub", "c2+ccp-s-literal").references.proxies_per_class == 1  # type: ignore[attr-defined]
     large: Any = settings("fair", "sop", "c2+ccp", chapter=3).references
     assert large.proxies_per_class == 4
     # In chapter 5 too, subproblems end after three validations that are 25 steps apart.

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import MakeFolder
+from tests.protocols import finished
 from winnow.cli.main import app
 from winnow.errors import ConfigError, DataError, ModelError
 from winnow.protocols import (
@@ -25,10 +27,13 @@ from winnow.protocols import (
     find_dataset,
     local_executor,
     make_table,
+    read_table,
     write_table,
 )
 from winnow.protocols.plan import run_seed
 from winnow.protocols.render import render_csv, render_latex, render_markdown
+from winnow.protocols.spec import CONVENTIONAL_3
+from winnow.protocols.table import published_number
 from winnow.training import Callback
 from winnow.training.sweep import PlannedRun
 
@@ -403,3 +408,42 @@ def test_ensembles_and_tables_of_a_method_with_special_characters(make_folder: M
     table = (tmp_path / "table.md").read_text()
     assert r"| c2,train.lr_multipliers={'*[p\|q]rojection.weight': 2} | 4 of 12 |" in table
     assert r"lr\_multipliers=\{'*[p|q]rojection.weight': 2\} &" in (tmp_path / "table.tex").read_text()
+
+
+def test_ccp_of_version_0_1_0_is_the_literal_one(tmp_path: Path) -> None:
+    """Its runs record no rate of their proxies; they are neither refused nor mixed with runs whose proxies move."""
+    first = finished.make_request("conventional", tmp_path / "first", "c2+ccp-literal")
+    for run in first.plan():
+        config = run.planned.config.model_dump(mode="json")
+        del config["references"]["lr_multiplier"], config["train"]["average"]
+        finished.finish(run, 0.2, config=config, steps=100)
+        file = run.planned.run_dir.config_file
+        file.write_text(yaml.safe_dump(config, sort_keys=False))
+    (tmp_path / "first" / "c2+ccp-literal").rename(tmp_path / "first" / "c2+ccp")
+    for name in ("c2+ccp", "c2+ccp-literal"):
+        request = finished.make_request("conventional", tmp_path / "first", name)
+        table = make_table(request, request.plan())
+        assert [(row.method, row.finished) for row in table.rows] == [("c2+ccp-literal", 3)]
+        write_table(table, tmp_path / "first")
+    names = ("c2+ccp", "c2+ccp-literal")
+    both = [published_number(CONVENTIONAL_3, "cub200", name, "resnet50", 512, "P@1") for name in names]
+    assert both[0] == both[1] is not None
+    file = tmp_path / "first" / "table.json"
+    file.write_text(file.read_text().replace("c2+ccp-literal", "c2+ccp"))  # as version 0.1.0 wrote it
+    assert [row.method for row in read_table(file).rows] == ["c2+ccp-literal"]
+    for name in ("c2+ccp", "c2+ccp-literal"):
+        request = finished.make_request("conventional", tmp_path / f"from {name}", name, results=[file])
+        runs = request.plan()
+        assert request.import_results(runs, file) == 3
+        assert {run.method for run in runs if run.result()} == {"c2+ccp-literal"}
+
+
+def test_a_folder_of_ccp_with_moving_proxies_is_no_literal_one(tmp_path: Path) -> None:
+    request = finished.make_request("conventional", tmp_path, "c2+ccp")
+    for run in request.plan():
+        finished.finish(run, 0.3, config=run.planned.config.model_dump(mode="json"))
+    again = finished.make_request("conventional", tmp_path, "c2+ccp", "c2+ccp-literal")
+    assert {run.method for run in again.plan() if run.result()} == {"c2+ccp"}
+    table = make_table(again, again.plan())
+    write_table(table, tmp_path)
+    assert [row.method for row in read_table(tmp_path / "table.json").rows] == ["c2+ccp", "c2+ccp-literal"]

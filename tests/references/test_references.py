@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import ConfigError
-from winnow.functional import l2_normalize
+from winnow.functional import greedy_k_center, l2_normalize
 from winnow.functional.pairs import compare_within_batch
 from winnow.losses import LOSSES, ContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss, ReferenceLoss
 from winnow.references import (
@@ -72,6 +72,21 @@ def test_ccp_normalizes_the_last_proxies_before_it_selects_away_from_them() -> N
     pool = torch.stack([angles.cos(), angles.sin()], dim=1)
     ccp.seed(7.0 * pool[None], torch.tensor([0]), first=False, normalize=l2_normalize)
     torch.testing.assert_close(ccp.proxies[0].detach(), pool[4])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_ccp_starts_from_the_longest_embedding_also_of_normalized_ones(count: int) -> None:
+    """Their lengths differ by rounding, which differs between machines."""
+    ccp = ChanceConstrainedProxies(2, 8, proxies_per_class=count, pool_size=40)
+    pool = torch.randn(2, 40, 8)
+    pool[0, 17] *= 10
+    pool[1, 5] *= 10
+    ccp.seed(pool, torch.tensor([0, 1]), first=True, normalize=l2_normalize)
+    chosen = ccp.proxies.detach().view(2, count, 8)
+    torch.testing.assert_close(chosen[:, 0], l2_normalize(torch.stack([pool[0, 17], pool[1, 5]])))
+    if count > 1:
+        away = greedy_k_center(l2_normalize(pool), count - 1, chosen[:, :1])
+        torch.testing.assert_close(chosen[:, 1:], l2_normalize(pool).take_along_dim(away[..., None], dim=1))
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 3], [-1, 0, 1, 1, 2, 2]])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import PHONE, VIEWS, expect, launched, low_contrast, opened, overflow
+from tests.browser import PHONE, VIEWS, accessibility_failures, expect, launched, low_contrast, opened, overflow
 from tests.serve.samples import served
 from winnow.index import Index
 from winnow.serve import Limits
@@ -147,6 +147,7 @@ def test_the_layout(browser: Any, service: str, photos: Path, view: dict[str, An
                 page.get_by_label("Heat maps").check()
             assert overflow(page) == 0
             assert low_contrast(page) == []
+            assert accessibility_failures(page) == []
         first = page.locator("#found .picture").first.bounding_box()
         assert first["y"] + first["height"] < view["viewport"]["height"], "the first screen shows the nearest images"
 

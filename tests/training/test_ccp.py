@@ -13,10 +13,12 @@ from torch import Tensor
 from tests.training.test_trainer import make_trainer, same, small_config
 from winnow.errors import ConfigError, TrainingError
 from winnow.functional import covering_radius, l2_normalize
+from winnow.models import Head
 from winnow.pooling.prototypes import PrototypePooling
-from winnow.training import RunDir, Trainer
+from winnow.training import Callback, RunDir, Trainer
 from winnow.training.ccp import CCPSolver
 from winnow.training.engine.stream import run_to_end
+from winnow.training.objective import build_objective, parameter_groups
 
 WORDS = ["references=ccp", "references.proxies_per_class=2", "references.pool_size=4", "references.proximal_weight=0.1"]
 
@@ -112,11 +114,12 @@ def test_no_subproblem_starts_at_the_end_of_a_run() -> None:
     assert len(solver_of(trainer).history) == 1
 
 
-def slow_picks(pool: Tensor, count: int, converged: Tensor | None) -> Tensor:
-    """Greedy k-center of one class without reusing distances."""
-    picked: list[int] = []
-    for _ in range(count):
-        centres = [*([] if converged is None else converged), *pool[picked]] or [torch.zeros(pool.shape[1])]
+def slow_picks(raw: Tensor, normalized: bool, count: int, converged: Tensor | None) -> Tensor:
+    """Greedy k-center of one class without reusing distances; without converged proxies the longest image is first."""
+    pool = l2_normalize(raw) if normalized else raw
+    picked = [] if converged is not None else [int(np.argmax([float(u.norm()) for u in raw]))]
+    while len(picked) < count:
+        centres = [*([] if converged is None else converged), *pool[picked]]
         gaps = [-1.0 if i in picked else min(float((u - v).norm()) for v in centres) for i, u in enumerate(pool)]
         picked.append(int(np.argmax(gaps)))
     return pool[picked]
@@ -139,10 +142,8 @@ def test_proxies_are_selected_by_greedy_k_center(normalised: bool) -> None:
         pool = torch.cat(shown).view(10, 4, 8)
         look = l2_normalize if normalised else lambda vectors: vectors
         for label in range(10):
-            if normalised and converged is None:
-                break  # all are equally far from the origin
             old = None if converged is None else look(converged[label])
-            wanted = slow_picks(look(pool[label]), 2, old)
+            wanted = slow_picks(pool[label], normalised, 2, old)
             torch.testing.assert_close(trainer.objective.references.proxies[2 * label : 2 * label + 2], wanted)
         problem = solver_of(trainer).history[-1]
         new = trainer.objective.references.proxies.detach().view(10, 2, 8)
@@ -172,6 +173,69 @@ def test_subproblem_records_rotation_of_proxies(normalised: bool) -> None:
         proxies.copy_(proxies * angles.cos() + across * proxies.norm(dim=1, keepdim=True) * angles.sin())
     tell(trainer, 10, 0.7)
     assert problem.rotation_degrees == pytest.approx(45, abs=1e-3)
+
+
+class Messages(Callback):
+    """Collects messages."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [([], None), (["references.preset=literal"], "Set references.normalize_proxies=true"),
+     (["references.lr_multiplier=0.01"], "Increase references.lr_multiplier")],
+)  # fmt: skip
+@pytest.mark.parametrize("most", ["null", "1"])
+def test_proxies_turn_by_default_and_still_ones_are_reported_once(
+    words: list[str], advice: str | None, most: str
+) -> None:
+    """Embeddings are as long as those of a pretrained network."""
+    trainer = ccp_trainer(
+        "train.lr=1e-3", "train.max_steps=60", "references.patience=2", f"references.max_problems={most}", *words
+    )
+    for inputs in (trainer.train, trainer.val):
+        inputs.maps.mul_(50)  # type: ignore[attr-defined]
+    trainer.callback = messages = Messages()
+    history = trainer.fit().history
+    problems = solver_of(trainer).history
+    assert (len(problems) > 2) == (most == "null")
+    first = problems[0].rotation_degrees
+    assert first is not None
+    assert (first > 5) == (advice is None)
+    assert len(messages.texts) == (advice is not None)
+    if advice is not None:
+        assert advice in messages.texts[0]
+        assert f"{first:.1f} degrees" in messages.texts[0]
+    turned = {entry.step: entry.turned for entry in history}
+    assert turned.pop(0) is None
+    assert all(degrees is not None for degrees in turned.values())
+    for problem in problems:
+        if problem.steps:
+            assert turned[problem.first_step + problem.steps] == problem.rotation_degrees
+
+
+@pytest.mark.parametrize(
+    ("words", "factor"),
+    [(["backbone.train=frozen"], 10), (["backbone.train=full"], 100),
+     (["backbone.train=full", "references.preset=literal"], 1),
+     (["references.normalize_proxies=false"], 1), (["references.lr_multiplier=3"], 3),
+     (["train.lr_multipliers={'references.*': 7}"], 7), (["train.lr_multipliers={'references.proxies': 7}"], 7),
+     (["train.lr_multipliers={'references.proxies': 3, 'references.*': 7}"], 7),
+     (["train.lr_multipliers={'*.projection.*': 7}"], 10)],
+)  # fmt: skip
+def test_proxies_have_a_rate_of_their_own(words: list[str], factor: float) -> None:
+    config = small_config(*WORDS, "loss=c2", *words)
+    objective = build_objective(config, Head(16, 8, config.pooling), num_classes=10)
+    groups = parameter_groups(objective, 1.0, config.train.lr_multipliers)
+    rates = {id(p): group["lr"] for group in groups for p in group["params"]}
+    assert rates[id(objective.references.proxies)] == factor
+    projection = objective.get_parameter("model.projection.weight")
+    assert rates[id(projection)] == (7 if "*.projection.*" in str(words) else 1)
 
 
 def test_pool_has_images_of_its_class_and_depends_on_seed_and_subproblem() -> None:

@@ -73,6 +73,8 @@ class ConsoleCallback(Callback):
     def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
         """Show the last validation next to the bar, or print it with rate and time left."""
         text = f"val {by} {100 * entry[f'val/{by}']:.2f}{' (best)' if improved else ''}"
+        if "turned" in entry:
+            text += f", proxies turned {entry['turned']:.1f}°"
         if "zsr/guess" in entry:
             text += f", ZSR {entry['zsr']:.2f} (guessing: {entry['zsr/guess']:.2f})"
         if err.is_terminal and self._training is not None:

@@ -107,6 +107,7 @@ def protocol(
         protocol=spec, dataset=on, methods=[word for word in words or () if is_method(word)],
         folder=out_folder or Path("runs") / default_folder, backbone=network, root=data, overrides=overrides,
         folds=numbers("--folds", folds), runs=numbers("--runs", runs), note=note, budget=length,
+        results=imports or (),
     )  # fmt: skip
     planned = request.plan()
     for file in imports or ():

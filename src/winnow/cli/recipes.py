@@ -11,12 +11,14 @@ import typer
 from winnow.cli.help import Entry, render_group, screen_width
 
 if TYPE_CHECKING:
-    from winnow.training.recipes import MeasuredRecall, Recipe, Settings
+    from winnow.training.recipes import MeasuredRecall, PublishedRecall, Recipe, Settings
 
 DATASETS = {"cub200": "CUB-200", "cars196": "Cars196", "sop": "SOP", "inshop": "In-shop"}
 """Datasets of the published numbers, and their headings."""
 UNKNOWN = "–"
 NUMBER, NAME = 14, 16  # widths of columns
+RUNS = 3
+"""Runs of the conventional protocol."""
 
 
 def recipes(
@@ -44,15 +46,15 @@ def overview() -> str:
 
     measured = measured_recalls()
     titles = "".join(f"{title:<{NUMBER}}" for title in DATASETS.values())
-    lines = ["R@1 in percent, ResNet-50, 512-D: published / ours, best of the runs", ""]
+    lines = ["R@1 in percent, ResNet-50, 512-D: published/ours, best of three runs", ""]
     lines.append(f"{'recipe':<{NAME}}{titles}min")
     for one in RECIPES.values():
         methods = [f"recipe={one.name}", *(each for each in measured if each.startswith(f"recipe={one.name},"))]
         lines += [_line(one, method, measured.get(method, {})) for method in methods]
     about = [Entry(one.name, one.about) for one in RECIPES.values()]
     legend = (
-        f"min: minutes of training on CUB-200, mean over runs. {UNKNOWN}: unknown, or not run yet. "
-        "`winnow recipes NAME` lists settings, reasons, sources, and commands."
+        f"min: minutes of training on CUB-200, mean over runs. {UNKNOWN}: unknown, or not run yet. (n): best of n runs."
+        " `winnow recipes NAME` lists settings, reasons, sources, and commands."
     )
     return "\n\n".join(["\n".join(lines), render_group("Recipes", about, screen_width()), _filled(legend)])
 
@@ -60,15 +62,23 @@ def overview() -> str:
 def _line(recipe: Recipe, method: str, measured: Mapping[str, MeasuredRecall]) -> str:
     """Return the numbers of a method, which is a recipe or a recipe with further settings."""
     published = recipe.published if method == f"recipe={recipe.name}" else {}
-    cells = [
-        f"{f'{published[data].value:.1f}' if data in published else UNKNOWN} / "
-        f"{f'{measured[data].value:.1f}' if data in measured else UNKNOWN}"
-        for data in DATASETS
-    ]
+    cells = [f"{published_text(published.get(data))}/{measured_text(measured.get(data))}" for data in DATASETS]
     minutes = f"{measured['cub200'].minutes:.0f}" if "cub200" in measured else UNKNOWN
     name = method.removeprefix("recipe=")
     start = f"{name:<{NAME}}" if len(name) < NAME else f"{name}\n{'':<{NAME}}"
     return f"{start}{''.join(f'{cell:<{NUMBER}}' for cell in cells)}{minutes}"
+
+
+def published_text(number: PublishedRecall | None) -> str:
+    """Return a published number with one decimal."""
+    return UNKNOWN if number is None else f"{number.value:.1f}"
+
+
+def measured_text(number: MeasuredRecall | None) -> str:
+    """Return a measured number with one decimal, and the number of runs if the protocol has more."""
+    if number is None:
+        return UNKNOWN
+    return f"{number.value:.1f}" if number.runs >= RUNS else f"{number.value:.1f} ({number.runs})"
 
 
 def describe(recipe: Recipe) -> str:
@@ -97,7 +107,7 @@ def _numbers(recipe: Recipe) -> Iterator[str]:
         if (ours := measured.get(data)) is not None:
             spread = "" if ours.std is None else f" ± {ours.std:.1f}"
             yield _filled(
-                f"  {title}, ours: {ours.value:.1f}, the best of {ours.runs} runs; mean {ours.mean:.1f}{spread}; "
+                f"  {title}, ours: {ours.value:.1f}, runs: {ours.runs}, the best by R@1; mean {ours.mean:.1f}{spread}; "
                 f"{ours.minutes:.0f} min each on {ours.gpu} ({ours.source})",
                 4,
             )

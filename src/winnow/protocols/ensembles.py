@@ -19,7 +19,8 @@ from winnow.functional import NORMALIZERS, Normalizer
 from winnow.protocols.curves import HEADLINE, is_late, late_metrics
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun
 from winnow.protocols.statistics import Values, list_ensembles, mean_of_members
-from winnow.training import RunDir, RunResult, make_config
+from winnow.training import RunDir, RunResult
+from winnow.training.config import read_recorded
 
 CACHE = "ensembles.json"
 """File with the metrics of concatenated embeddings."""
@@ -54,7 +55,7 @@ def method_values(
     if request.protocol.report == "ensembles":
         run_dirs = [[run.planned.run_dir for run in fold] for fold in folds]
         concatenated = ensemble_metrics(
-            run_dirs, normalize=make_config(first.config).normalize, folder=run_dirs[0][0].path.parent,
+            run_dirs, normalize=read_recorded(first.config).normalize, folder=run_dirs[0][0].path.parent,
             ks=request.dataset.ks, queries=first.data.queries,
         )  # fmt: skip
         found |= {(dim * len(folds), name): 100 * concatenated[name] for name in names if name in concatenated}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.losses import LOSSES, IntraBatchRegularizer
@@ -34,6 +35,10 @@ SHORT_LOSSES = {"proxy_anchor": "pa", "proxy_nca": "pnca", "soft_triple": "softt
 """Names of losses in methods, by their names in the config; all other losses have one name."""
 EARLIER_ADDITIONS = {"gsp": "gsp-zsr", "gsp-alone": "gsp-only"}
 """Additions by their names in version 0.1.0."""
+LITERAL = "-literal"
+"""End of the additions that are CCP as the authors' code trains it, with proxies that stay where they start."""
+EARLIER_MEANINGS = {"ccp": f"ccp{LITERAL}", "ccp-s": f"ccp-s{LITERAL}"}
+"""Additions that meant another one in version 0.1.0, which had one form of CCP."""
 LONGEST_FOLDER = 100
 """Characters of a folder's name; most file systems limit it to 255 bytes."""
 
@@ -61,15 +66,16 @@ def _memory(size: int) -> Settings:
     return settings
 
 
-def _ccp(*more: str) -> Settings:
+def _ccp(*more: str, literal: bool = False) -> Settings:
+    form = REFERENCES.presets("ccp")["literal"] if literal else {}
+
     def settings(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Overrides:
         preset = [] if dataset.preset is None else [f"references.preset={dataset.preset}"]
         # A subproblem ends after three validations: chapter 3 validates four times as often as chapter 5, and waits for
         # as many steps.
         often = [f"train.eval_steps={BySize(25, 250).of(dataset)}", "train.patience=60"]
-        # In text and code of the authors a subproblem starts from the last weights of the previous one.
-        start = ["references=ccp", "references.start_from=last"]
-        return Overrides.parse(*start, *preset, *more, *(often if protocol.report == "ensembles" else []))
+        words = ["references=ccp", *preset, *more, *(often if protocol.report == "ensembles" else [])]
+        return Overrides.parse(*words) | Overrides({"references": dict(form)})
 
     return settings
 
@@ -111,8 +117,12 @@ def _average(dataset: DatasetSpec, protocol: ProtocolSpec, proxies: bool) -> Ove
 ADDITIONS: Mapping[str, Addition] = {
     "xbm": Addition("references", "cross-batch memory from step 1000 on", _memory(1)),
     "xbm-s": Addition("references", "the smaller cross-batch memory of [Thesis]", _memory(0)),
-    "ccp": Addition("references", "chance-constrained proxies", _ccp()),
+    "ccp": Addition("references", "chance-constrained proxies that are trained", _ccp()),
     "ccp-s": Addition("references", "CCP with one proxy per class", _ccp("references.proxies_per_class=1")),
+    "ccp-literal": Addition("references", "CCP as the authors' code trains it, with still proxies", _ccp(literal=True)),
+    "ccp-s-literal": Addition(
+        "references", "the same with one proxy per class", _ccp("references.proxies_per_class=1", literal=True)
+    ),
     "libc": Addition("messages", "classification after messages within the batch, in the batches of its paper", _libc),
     "gsp-zsr": Addition("pooling", "GSP with zero-shot regularization, as in the published tables", _gsp(0.3, 0.1)),
     "gsp-only": Addition("pooling", "GSP without zero-shot regularization", _gsp(0.3, 0.0)),
@@ -127,7 +137,7 @@ ADDITIONS: Mapping[str, Addition] = {
     },
 }
 
-CCP = ("ccp", "ccp-s")
+CCP = (*EARLIER_MEANINGS, *EARLIER_MEANINGS.values())
 """Additions whose tables need a control, see `control_of`."""
 
 PUBLISHED_METHODS = (
@@ -213,11 +223,21 @@ class MethodSpec:
         """Names that version 0.1.0 may have given to the folder."""
         if self.recipe is not None:
             return []
-        old = {new: name for name, new in EARLIER_ADDITIONS.items()}
+        old = {new: name for name, new in (EARLIER_ADDITIONS | EARLIER_MEANINGS).items()}
         spelled = [[self.loss, LOSSES.first_name(self.loss)]]
         spelled += [[one, old[one]] if one in old else [one] for one in self.additions]
         names = dict.fromkeys(SEPARATOR.join(parts) for parts in product(*spelled))
         return [_folder_name(",".join((name, *self.settings))) for name in names if name != self.name]
+
+    @property
+    def earlier(self) -> MethodSpec:
+        """The method that this one was in version 0.1.0."""
+        return replace(self, additions=tuple(EARLIER_MEANINGS.get(one, one) for one in self.additions))
+
+    @property
+    def published(self) -> MethodSpec:
+        """The method whose published numbers this one is compared with."""
+        return replace(self, additions=tuple(one.removesuffix(LITERAL) for one in self.additions))
 
     @property
     def own(self) -> Overrides:
@@ -274,6 +294,27 @@ def present_name(method: str) -> str:
         return str(MethodSpec.parse(method))
     except ConfigError:
         return method
+
+
+def recorded_name(method: str, config: Mapping[str, Any]) -> str:
+    """Return the present name of the method of a recorded run, whose settings tell which CCP it is.
+
+    Args:
+        method: Name in the record.
+        config: Settings in the record.
+    """
+    if not is_earlier_ccp(config):
+        return present_name(method)
+    try:
+        return str(MethodSpec.parse(method).earlier)
+    except ConfigError:
+        return method
+
+
+def is_earlier_ccp(config: Mapping[str, Any]) -> bool:
+    """Return whether the settings of a run are those of CCP before its proxies had a learning rate of their own."""
+    references = config.get("references")
+    return isinstance(references, Mapping) and references.get("name") == "ccp" and "lr_multiplier" not in references
 
 
 def is_method(word: str) -> bool:

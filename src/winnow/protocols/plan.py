@@ -10,7 +10,7 @@ from pathlib import Path
 
 from winnow.data.datasets import DATASETS as IMAGE_DATASETS
 from winnow.errors import ConfigError, ModelError
-from winnow.protocols.methods import MethodSpec, present_name
+from winnow.protocols.methods import EARLIER_MEANINGS, MethodSpec, is_earlier_ccp, recorded_name
 from winnow.protocols.spec import (
     BackboneSpec,
     Budget,
@@ -23,7 +23,7 @@ from winnow.protocols.spec import (
 from winnow.training import RunDir, RunOutcome, RunResult, make_config
 from winnow.training.config import RunConfig
 from winnow.training.objective import check_components, check_objective
-from winnow.training.overrides import Overrides
+from winnow.training.overrides import Overrides, read_yaml
 from winnow.training.sweep import PlannedRun, check_same, import_runs, read_records
 
 MOST_RUNS = 1000
@@ -70,6 +70,7 @@ class ProtocolRequest:
     folds: Sequence[int] | None = None  # to train, from 1; None for all
     runs: Sequence[int] | None = None  # to train, of each fold; there may be more than the protocol has
     note: str = ""  # sentence for the table, such as what is special about the images
+    results: Sequence[Path] = ()  # earlier tables whose runs are imported
     budget: Budget = "early-stop"  # how long runs train, and which weights are reported
 
     @property
@@ -79,14 +80,15 @@ class ProtocolRequest:
 
     @cached_property
     def specs(self) -> list[MethodSpec]:
-        """The methods.
+        """The methods; CCP in a folder or a table of version 0.1.0 has the name that it has now.
 
         Raises:
             ConfigError: If the list is empty, or a method is unknown or repeated.
         """
         if not self.methods:
             raise ConfigError("methods: expected at least one, got none. Name a method such as c2.")
-        specs = [MethodSpec.parse(method) for method in self.methods]
+        named = [MethodSpec.parse(method) for method in self.methods]
+        specs = [spec.earlier if self._is_earlier(spec) else spec for spec in named]
         twice = next((spec for spec in specs if specs.count(spec) > 1), None)
         if twice is not None:
             raise ConfigError(f"methods: {twice} is named twice. Remove one of the two.")
@@ -154,7 +156,10 @@ class ProtocolRequest:
                 f"{file}: the {self.protocol.name} protocol concatenates embeddings, which a table does not contain. "
                 "Copy the folders of the runs."
             )
-        written = {present_name(str(record.get("method"))): str(record.get("method")) for record in read_records(file)}
+        written = {
+            recorded_name(str(record.get("method")), record["config"]): str(record.get("method"))
+            for record in read_records(file)
+        }
         planned = [
             replace(
                 run.planned, assignment={**run.planned.assignment, "method": written.get(run.method, run.method)}
@@ -181,8 +186,30 @@ class ProtocolRequest:
 
     def _folder_of(self, spec: MethodSpec) -> str:
         """Return the folder of a method: an existing one of version 0.1.0 if the present name has none."""
-        names = [spec.folder, *spec.earlier_folders]
-        return next((name for name in names if (self.folder / name).is_dir()), spec.folder)
+        renamed = set(spec.additions) & set(EARLIER_MEANINGS.values())
+        earlier = [name for name in spec.earlier_folders if not renamed or _holds_earlier_ccp(self.folder / name)]
+        return next((name for name in (spec.folder, *earlier) if (self.folder / name).is_dir()), spec.folder)
+
+    def _is_earlier(self, spec: MethodSpec) -> bool:
+        """Return whether the runs of a method, in the folder or to be imported, are those of version 0.1.0."""
+        if spec.earlier == spec:
+            return False
+        folders = (self.folder / name for name in (spec.folder, *spec.earlier_folders))
+        return any(_holds_earlier_ccp(folder) for folder in folders) or any(
+            recorded_name(str(record.get("method")), record["config"]) == str(spec.earlier)
+            for file in self.results
+            for record in read_records(file)
+        )
+
+
+def _holds_earlier_ccp(folder: Path) -> bool:
+    """Return whether a folder has runs of CCP as version 0.1.0 trained it."""
+    for file in sorted(folder.glob("*/config.yaml")):
+        try:
+            return is_earlier_ccp(read_yaml(file))
+        except ConfigError:  # a damaged file is reported when the run is read
+            continue
+    return False
 
 
 def run_seed(fold: int, run: int) -> int:

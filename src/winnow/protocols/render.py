@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from winnow.integrity import write_checked_text
 from winnow.protocols.curves import HEADLINE, LAST_THIRD, RAW, is_late
-from winnow.protocols.methods import MethodSpec, control_name, is_recipe
+from winnow.protocols.methods import LITERAL, MethodSpec, control_name, is_recipe
 from winnow.protocols.spec import BACKBONES
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
 from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
@@ -132,6 +132,12 @@ def notes(table: ProtocolTable) -> list[str]:
     archives = sorted({one for run in table.runs for one in run.data.archive})
     found += [f"Images: {one}." for one in archives]
     found += filter(None, [zsr_scale_note(run.config for run in table.runs), table.note])
+    if any(LITERAL in row.method for row in table.rows):
+        found.append(
+            f"`+ccp{LITERAL}` (`+ccp` in version 0.1.0): proxies are raw embeddings with the learning rate of the "
+            "network, at which they hardly move, and a subproblem starts from the last weights, unless a setting "
+            "replaces this. `+ccp` trains normalized proxies."
+        )
     for row in table.rows:
         found += _early_notes(row.method, [run for run in table.runs if run.method == row.method])
     found += [f"{method} is excluded. {reason}" for method, reason in table.left_out.items()]

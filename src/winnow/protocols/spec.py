@@ -199,8 +199,8 @@ class ProtocolSpec(Record):
         shared = [
             "backbone.train=full", "backbone.freeze_batch_norm=true", "image.resize=256", "image.crop=227",
             f"dim={self.dim}", f"normalize={self.normalize}",
-            # Early stopping ends training.
-            "train.max_steps=1000000", "train.projection_init=random", "train.optimizer=adam",
+            # Early stopping ends training. The published numbers are of weights, not of their average.
+            "train.max_steps=1000000", "train.projection_init=random", "train.optimizer=adam", "train.average=0",
             f"train.samples_per_class={SAMPLES_PER_CLASS}",
             f"train.eval_steps={self.eval_steps.of(dataset)}", f"train.patience={self.patience.of(dataset)}",
         ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -24,7 +25,7 @@ from winnow.files import read_text
 from winnow.integrity import check_listed
 from winnow.protocols.curves import is_late, read_curve
 from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
-from winnow.protocols.methods import MethodSpec, is_recipe, paired_methods, present_name
+from winnow.protocols.methods import MethodSpec, is_recipe, paired_methods, present_name, recorded_name
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
 from winnow.protocols.spec import Budget, ProtocolSpec, has_second_version
 from winnow.protocols.statistics import bootstrap_estimate, clip_interval
@@ -144,6 +145,31 @@ class ProtocolTable(Provenance):
     left_out: dict[str, str] = Field(default_factory=dict)  # methods without numbers though finished, and the reasons
     runs: tuple[RunRecord, ...]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_earlier_ccp(cls, values: Any) -> Any:
+        """Give CCP of version 0.1.0, which a run tells by its settings, its present name."""
+        if not isinstance(values, Mapping) or not all(isinstance(run, Mapping) for run in values.get("runs", ())):
+            return values
+        names = {run.get("method"): recorded_name(str(run.get("method")), run.get("config", {}))
+                 for run in values.get("runs", ())}  # fmt: skip
+
+        def renamed(one: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: names.get(value, value) if key in ("method", "against") else value
+                    for key, value in one.items()}  # fmt: skip
+
+        def in_command(text: str) -> str:
+            return shlex.join(names.get(word, word) for word in shlex.split(text))
+
+        if all(name == present for name, present in names.items()):
+            return values
+        return {
+            **values,
+            **{key: [renamed(one) for one in values[key]] for key in ("rows", "pairs", "runs") if key in values},
+            "missing": [in_command(text) for text in values.get("missing", ())],
+            "left_out": {names.get(key, key): reason for key, reason in values.get("left_out", {}).items()},
+        }
+
     def cells(self) -> list[Cell]:
         """Return the cells of all rows."""
         return [cell for row in self.rows for cell in row.cells]
@@ -221,20 +247,21 @@ def published_number(
     Args:
         protocol: Protocol; the table of its chapter is preferred.
         dataset: Name of the dataset.
-        method: Name of the method.
+        method: Name of the method; both forms of CCP are compared with the same number.
         backbone: Name of the backbone; numbers of the fair protocol exist for BN-Inception only, and apply to all.
         dim: Embedding size.
         metric: `MAP@R` or `P@1`.
     """
     if is_recipe(method):
         return _published_recall(MethodSpec.parse(method), protocol, dataset, backbone, dim, metric)
+    known = str(MethodSpec.parse(method).published)
     found = [
         PublishedNumber(
             value=value, std=std, table=table, backbone=network,
             caveat=_published()["caveats"].get(f"{table} {network} {on} {name} {size} {measure}", ""),
         )
         for table, kind, network, size, on, name, measure, value, std in _published()["rows"]
-        if (kind, size, on, name, measure) == (protocol.name, dim, dataset, method, metric)
+        if (kind, size, on, name, measure) == (protocol.name, dim, dataset, known, metric)
         and (network == backbone or not protocol.selects_on_test)
     ]  # fmt: skip
     chapter = str(protocol.chapter)

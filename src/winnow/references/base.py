@@ -86,7 +86,7 @@ class ProxyReferences(References):
     $$L = \ell(Q, R) + w_Q\, \ell(Q, Q) + w_R\, \ell(R, R), \qquad R = \{\rho_{ck}\},\; c = 1..C,\; k = 1..K$$
 
     Both weights are 0 by default. Proxies usually need a larger learning rate than the network. In a config, set
-    `train.lr_multipliers={'references.proxies': 100}`.
+    `references.lr_multiplier=100`.
 
     Reference: Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV 2017.
 
@@ -103,9 +103,11 @@ class ProxyReferences(References):
         batch_weight: Weight w_Q of the loss within the batch, at least 0.
         proxy_weight: Weight w_R of the loss of the proxies among each other, at least 0. Its memory grows with the
             square of the number of proxies.
+        lr_multiplier: Factor on the learning rate of the proxies in training by a config, at least 0. Patterns of
+            `train.lr_multipliers` that match the proxies replace it.
 
     Raises:
-        ValueError: If a size or a weight is below its minimum, or a label of a batch is not in 0 .. C - 1.
+        ValueError: If a size, a weight, or a factor is below its minimum, or a label of a batch is not in 0 .. C - 1.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {"per_class": "proxies_per_class"}
@@ -120,6 +122,7 @@ class ProxyReferences(References):
         proxies_per_class: int = 1,
         batch_weight: float = 0.0,
         proxy_weight: float = 0.0,
+        lr_multiplier: float = 1.0,
     ) -> None:
         super().__init__()
         check_at_least("num_classes", num_classes, 1)
@@ -127,8 +130,10 @@ class ProxyReferences(References):
         check_at_least("proxies_per_class", proxies_per_class, 1)
         check_at_least("batch_weight", batch_weight, 0)
         check_at_least("proxy_weight", proxy_weight, 0)
+        check_at_least("lr_multiplier", lr_multiplier, 0)
         self.num_classes, self.proxies_per_class = num_classes, proxies_per_class
         self.batch_weight, self.proxy_weight = batch_weight, proxy_weight
+        self.lr_multiplier: float | None = lr_multiplier
         # Unit length in expectation: losses normalize proxies, so the step size is relative to their length.
         self.proxies = nn.Parameter(torch.randn(num_classes * proxies_per_class, embedding_size) / embedding_size**0.5)
         labels = torch.arange(num_classes).repeat_interleave(proxies_per_class)

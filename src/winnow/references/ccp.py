@@ -50,6 +50,9 @@ class ChanceConstrainedProxies(ProxyReferences):
         normalize_proxies: Select among normalized embeddings and use these as proxies, instead of raw ones. Adam moves
             a value by about the learning rate per step, so long proxies hardly turn. Raw embeddings may be a hundred
             times longer than normalized ones.
+        lr_multiplier: Factor on the learning rate of the proxies in training by a config, at least 0. None means 10
+            with a frozen backbone, 100 where it is trained, and 1 for proxies that are not normalized. Patterns of
+            `train.lr_multipliers` that match the proxies replace it.
 
     Raises:
         ValueError: If a size or setting is below its minimum.
@@ -60,6 +63,7 @@ class ChanceConstrainedProxies(ProxyReferences):
         "start": "start_from", "normalised": "normalize_proxies",
     }  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "literal": {"normalize_proxies": False, "lr_multiplier": 1.0, "start_from": "last"},
         "cub": {"proxies_per_class": 8, "pool_size": 12},
         "cars": {"proxies_per_class": 8, "pool_size": 12},
         "sop": {"proxies_per_class": 4, "pool_size": 7},
@@ -79,7 +83,8 @@ class ChanceConstrainedProxies(ProxyReferences):
         monitor: Literal["MAP@R", "P@1"] = "MAP@R",
         max_problems: int | None = None,
         start_from: Literal["best", "last"] = "best",
-        normalize_proxies: bool = False,
+        normalize_proxies: bool = True,
+        lr_multiplier: float | None = None,
     ) -> None:
         super().__init__(num_classes, embedding_size, proxies_per_class=proxies_per_class, batch_weight=batch_weight)
         if pool_size < proxies_per_class:
@@ -92,7 +97,9 @@ class ChanceConstrainedProxies(ProxyReferences):
             check_at_least("max_problems", max_problems, 1)
         self.pool_size, self.proximal_weight = pool_size, proximal_weight
         self.patience, self.monitor, self.max_problems = patience, monitor, max_problems
-        self.start_from, self.normalize_proxies = start_from, normalize_proxies
+        if lr_multiplier is not None:
+            check_at_least("lr_multiplier", lr_multiplier, 0)
+        self.start_from, self.normalize_proxies, self.lr_multiplier = start_from, normalize_proxies, lr_multiplier
 
     def warnings(self, steps: int, sizes: Sequence[int]) -> list[str]:
         """Return a warning if classes have no more images than proxies.
@@ -123,14 +130,21 @@ class ChanceConstrainedProxies(ProxyReferences):
         Args:
             pool: (c, b, d) raw embeddings $p_c$.
             classes: (c,) class of each row of the pool. Proxies of other classes do not change.
-            first: Whether this is the first subproblem, which has no converged proxies $\rho_c$. The embedding
-                farthest from the origin is then selected first.
+            first: Whether this is the first subproblem, which has no converged proxies $\rho_c$. The longest embedding
+                is then selected first, also among normalized ones, whose lengths differ by rounding only.
             normalize: Normalization of the loss, such as `PairLoss.normalizer`.
         """
-        candidates, converged = pool, self.class_proxies(classes)
-        if self.normalize_proxies:
-            candidates, converged = normalize(candidates), normalize(converged)
-        selected = greedy_k_center(candidates, self.proxies_per_class, None if first else converged)
+        normalized = normalize if self.normalize_proxies else lambda vectors: vectors
+        candidates = normalized(pool)
+        if first:
+            selected = pool.square().sum(dim=-1).argmax(dim=-1, keepdim=True)
+            if self.proxies_per_class > 1:
+                others = torch.ones(pool.shape[:2], dtype=torch.bool, device=pool.device).scatter_(1, selected, False)
+                centers = candidates.take_along_dim(selected[..., None], dim=1)
+                rest = greedy_k_center(candidates, self.proxies_per_class - 1, centers, mask=others)
+                selected = torch.cat([selected, rest], dim=-1)
+        else:
+            selected = greedy_k_center(candidates, self.proxies_per_class, normalized(self.class_proxies(classes)))
         proxies = candidates.take_along_dim(selected[..., None], dim=1)
         self._by_class().index_copy_(0, classes, proxies.to(self.proxies.dtype))
 

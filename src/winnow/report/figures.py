@@ -43,7 +43,7 @@ _SECOND = method_color("GMP")
 
 @styled
 def run_curves(history: History) -> Figure:
-    """Draw training loss, validation and test MAP@R, the loss of ZSR, and a changing learning rate of a run.
+    """Draw training loss, validation and test MAP@R, ZSR, the learning rate, and the turn of CCP's proxies of a run.
 
     The best validation is marked, and the loss of guessing is a line next to that of ZSR.
 
@@ -57,11 +57,13 @@ def run_curves(history: History) -> Figure:
     titled = {"Training loss": loss, "Validation MAP@R (%)": val, "Test MAP@R (%), not used for selection": series_of(
         history, _TEST)}  # fmt: skip
     panels = [(title, series) for title, series in titled.items() if series]
-    zsr, guess = series_of(history, "zsr"), series_of(history, "zsr/guess")
+    zsr, guess, turned = (series_of(history, key) for key in ("zsr", "zsr/guess", "turned"))
     if panels and guess:
         panels.append(("Loss of ZSR; dashed: guessing", zsr))
     if panels and len(set(rate.values())) > 1:
         panels.append(("Learning rate", rate))
+    if panels and turned:
+        panels.append(("Turn of CCP's proxies since their selection (degrees)", turned))
     raw_of = {title: series_of(history, key) for title, key in zip(titled, ("", _RAW, _RAW_TEST), strict=True)}
     if not panels:
         raise DataError(f"history: none of {len(history)} entries has 'loss' or '{_VAL}'. Pass the log of a run.")

@@ -15,7 +15,7 @@ from winnow.functional import NORMALIZERS, covering_radius, pairwise_distance
 from winnow.models import Backbone, Embedder, Head
 from winnow.studies.artifacts import StoredRun, require_run, solve_problems
 from winnow.studies.scores import Scores, mean_rows
-from winnow.studies.settings import NOTHING, component, pooling, train
+from winnow.studies.settings import NOTHING, RAW_PROXIES, component, pooling, train
 from winnow.studies.spec import Claim, DataNeed, Evidence, Measurement, Row, Scale, Scales, Size, Study, StudyRequest
 from winnow.studies.synthetic_images import GrayImages, load_gray_images
 from winnow.training import Trainer, load_config
@@ -44,10 +44,11 @@ BACKBONE = "resnetv2_20"
 BASE = (
     pooling("gap") | component("loss", "c2", neg_margin=1.0) | Overrides({"dim": 2, "normalize": "ball"})
     | train(lr="3e-3", classes_per_batch=10, samples_per_class=4, eval_steps=50, patience=60, eval_batch_size=500)
+    | train(average=0.0)
     | Overrides({"backbone": {"train": "full", "freeze_batch_norm": False}})
 )  # fmt: skip
 RESNET = Overrides({"backbone": {"name": BACKBONE, "weights": "random"}, "image": {"resize": 28, "crop": 28}})
-CCP = component("references", "ccp", proxies_per_class=PER_CLASS, pool_size=POOL)
+CCP = component("references", "ccp", proxies_per_class=PER_CLASS, pool_size=POOL, **RAW_PROXIES)
 SAMPLES = component("references", "batch")
 
 

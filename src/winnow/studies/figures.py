@@ -41,26 +41,43 @@ def percents(found: Runs, name: str, metric: str) -> list[float]:
 
 @styled
 def bar_figure(spec: Bars, variants: Sequence[Variant], found: Runs, title: str, metric: str = "MAP@R") -> Figure:
-    """Draw a bar per variant: the mean, a whisker for the standard deviation, and a dot for each seed."""
-    shown = [one for one in variants if found.get(one.name)]
-    figure = new_figure(7.2, 1.1 + 0.27 * len(shown))
+    """Draw a dot per variant, the highest of each group first: mean, a whisker for the std, and a mark for each seed.
+
+    The band of a group is the seed noise of its first variant: mean ± std.
+    """
+    groups: dict[str, list[Variant]] = {}
+    for one in variants:
+        if found.get(one.name):
+            groups.setdefault(one.group, []).append(one)
+    means = {one.name: statistics.mean(percents(found, one.name, metric)) for each in groups.values() for one in each}
+    shown = [one for each in groups.values() for one in sorted(each, key=lambda one: -means[one.name])]
+    figure = new_figure(5.6, 1.1 + 0.25 * len(shown))
     axes = figure.subplots()
-    colors = method_colors(dict.fromkeys(one.group for one in shown))
+    colors = method_colors(groups)
+    for group, members in groups.items():
+        values = percents(found, members[0].name, metric)
+        if len(values) > 1:
+            mean, std = statistics.mean(values), statistics.stdev(values)
+            rows = [position for position, one in enumerate(shown) if one.group == group]
+            band = [rows[0] - 0.5, rows[-1] + 0.5]
+            axes.fill_betweenx(band, mean - std, mean + std, color=colors[group], alpha=0.25, linewidth=0)
     for position, one in enumerate(shown):
         values = percents(found, one.name, metric)
-        std = statistics.stdev(values) if len(values) > 1 else None
-        axes.barh(position, statistics.mean(values), xerr=std, color=colors[one.group], alpha=0.75, height=0.7)
-        axes.plot(values, [position] * len(values), ".", color=INK, markersize=3)
+        std = statistics.stdev(values) if len(values) > 1 else 0.0
+        color = colors[one.group]
+        axes.errorbar(means[one.name], position, xerr=std, fmt="o", color=color, markersize=5.5, linewidth=1.6)
+        axes.plot(values, [position] * len(values), "|", color=INK, markersize=6, markeredgewidth=0.8)
     axes.set_yticks(range(len(shown)), [one.name for one in shown])
     axes.set_ylim(max(len(shown), 1) - 0.4, -0.6)  # from the top down
+    axes.set_xlim(left=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     axes.set_xlabel(f"{metric} on test classes (%)")
     axes.set_title(title)
     if len(colors) > 1:
-        handles = [axes.barh(0, 0, color=color, alpha=0.75)[0] for color in colors.values()]
-        # Below the axes, because every bar may be long.
-        figure.legend(handles, list(colors), loc="outside lower center", ncols=min(len(colors), 5), fontsize=8)
+        handles = [axes.plot([], [], "o", color=color)[0] for color in colors.values()]
+        # Below the axes, because every line may be long.
+        figure.legend(handles, list(colors), loc="outside lower center", ncols=min(len(colors), 4), fontsize=8)
     return figure
 
 

@@ -14,15 +14,18 @@ from winnow.losses import LOSSES
 from winnow.protocols.methods import ADDITIONS, SHORT_LOSSES, MethodSpec
 from winnow.protocols.spec import DATASETS, FAIR
 from winnow.protocols.table import PairedDifference, ProtocolTable, TableRow, read_table
+from winnow.references import REFERENCES
 from winnow.report.claims import Estimate, estimate, verdict
 from winnow.studies.spec import Row
-from winnow.training.config import make_config
+from winnow.training.config import make_config, read_recorded
 
 SETS = {"sop": "SOP", "inshop": "In-shop", "cub200": "CUB", "cars196": "Cars196"}
 """Datasets of the published tables and their names there."""
 TABLES = {"ccp": "3.1", "gsp-zsr": "5.1"}
 """Table of [Thesis] that compares methods with an addition and without; its GSP includes ZSR."""
 NAMES = {"ccp": "CCP", "gsp-zsr": "GSP"}  # of the additions in the tables
+FORM = frozenset(REFERENCES.presets("ccp")["literal"])
+"""Settings of CCP in which [Thesis], its code, and winnow differ; runs of every form count."""
 FOLDERS = ("", "frozen")  # of recorded studies
 PUBLISHED = "published"
 """First column of a published comparison."""
@@ -107,7 +110,7 @@ def _methods(content: Any) -> dict[str, dict[int, tuple[Config, float]]]:
     found: dict[str, dict[int, tuple[Config, float]]] = {}
     for run in content.get("runs", ()) if isinstance(content, dict) else ():
         if isinstance(run, dict) and isinstance(run.get("config"), dict) and dataset_of(run["config"]) is not None:
-            config = make_config(run["config"]).model_dump()  # settings that an earlier version lacks have defaults
+            config = read_recorded(run["config"]).model_dump()
             score = 100 * run["metrics"]["test"]["MAP@R"]
             found.setdefault(run["method"], {})[config["seed"]] = config, score
     return found
@@ -129,9 +132,8 @@ def has_addition(config: Config, addition: str) -> bool:
     if addition == "gsp-zsr":  # text and code of the authors have two scales
         own, theirs = ({**one["zsr"], "logit_scale": None} for one in (config, published))
         return bool(config["pooling"] == published["pooling"] and own == theirs)
-    # [Thesis] describes two starts of subproblems.
     return all(config["references"].get(key) == value for key, value in published["references"].items()
-               if key != "start_from")  # fmt: skip
+               if key not in FORM)  # fmt: skip
 
 
 def is_base(base: Config, config: Config, addition: str) -> bool:
@@ -170,7 +172,7 @@ def protocol_rows(folder: Path) -> list[Row]:
             continue
         methods = {MethodSpec.parse(one.method): one for one in table.rows}
         for method, one in methods.items():
-            addition = method.additions[-1] if method.additions else ""
+            addition = method.published.additions[-1] if method.additions else ""
             base = methods.get(MethodSpec(method.loss, method.additions[:-1], method.settings))
             if base is not None and addition in TABLES:
                 rows += _protocol_row(file.stem, table, base, one, addition)

@@ -13,6 +13,7 @@ from typing import Any
 
 from winnow.errors import ConfigError, DataError, MissingExtraError, WinnowError, did_you_mean
 from winnow.studies.scores import Scores, check_claims, effect_rows
+from winnow.studies.settings import PLAIN_WEIGHTS
 from winnow.studies.spec import (
     ClaimRecord,
     Effects,
@@ -264,7 +265,7 @@ def _plan_run(variant: Variant, seed: int, request: StudyRequest, located: Overr
     """Return one run; of two values of a setting the later is used: base, data, variant, request."""
     scale = request.scale
     args = [part.to_args() for part in (scale.base, located, variant.settings, request.overrides)]
-    config = load_config(scale.file, [*(arg for part in args for arg in part), f"seed={seed}"])
+    config = load_config(scale.file, [*PLAIN_WEIGHTS, *(arg for part in args for arg in part), f"seed={seed}"])
     if not config.train.run_test:
         raise ConfigError("train.run_test=false: a study compares test classes. Leave it out.")
     run_dir = RunDir(request.runs / f"{folder_name(variant.name)}-seed{seed}")

@@ -11,6 +11,8 @@ from winnow.studies.spec import DataNeed, Scale, Scales, StudyRequest
 from winnow.training.overrides import Overrides
 
 NOTHING = Overrides()
+PLAIN_WEIGHTS = ("train.average=0",)
+"""Setting of all runs: a study evaluates the weights themselves, unless a variant asks for their average."""
 CONFIG = str(files("winnow.studies") / "cub_fair_fold1.yaml")
 """Config of the first fold of the fair protocol on CUB-200-2011."""
 
@@ -62,13 +64,20 @@ def gsp(mu: float | None = None, eps: float | None = None, m: int | None = None,
     return settings | zero_shot(zsr) if zsr else settings
 
 
+RAW_PROXIES: Mapping[str, object] = {"normalize_proxies": False, "lr_multiplier": 1.0}
+"""Proxies of CCP as the recorded results have them."""
+
+
 def ccp(
     *, proxies_per_class: int | None = None, pool_size: int | None = None, max_problems: int | None = None
 ) -> Overrides:  # fmt: skip
-    """Return the settings of CCP with the published proxies and pools for CUB, except for those that are given."""
+    """Return the settings of CCP with the published proxies and pools for CUB, except for those that are given.
+
+    Proxies are raw embeddings with the learning rate of the network, as in all recorded results.
+    """
     values = {"proxies_per_class": proxies_per_class, "pool_size": pool_size, "max_problems": max_problems}
     given = {key: value for key, value in values.items() if value is not None}
-    return component("references", "ccp", preset="cub", **given)
+    return component("references", "ccp", preset="cub", **RAW_PROXIES, **given)
 
 
 FAST_PROXIES = train(lr_multipliers={"references.proxies": 100})

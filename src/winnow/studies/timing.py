@@ -14,6 +14,7 @@ from torch import Tensor
 from winnow.data import ImageCache, ImageSet
 from winnow.models import Embedder
 from winnow.profiling import measure
+from winnow.studies.settings import PLAIN_WEIGHTS
 from winnow.training import Trainer, build_objective, load_config
 from winnow.training.build import make_crops, resolve_config
 from winnow.training.engine.stream import Steps, run_to_end
@@ -61,7 +62,7 @@ class TimingSetup:
     def build_trainer(self, batch: int, *settings: str) -> Trainer:
         """Return a trainer with random weights on the shared images."""
         sizes = [f"train.classes_per_batch={batch // 4}", "train.samples_per_class=4"]
-        config = resolve_config(load_config(None, [*self.settings, *sizes, *settings]))
+        config = resolve_config(load_config(None, [*PLAIN_WEIGHTS, *self.settings, *sizes, *settings]))
         torch.manual_seed(config.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

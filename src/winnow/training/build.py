@@ -38,6 +38,10 @@ from winnow.training.schedules import epochs_to_steps, make_schedule
 
 FROZEN_LR, FULL_LR = 1e-4, 1e-5
 """Default learning rates with a frozen backbone and for fine-tuning."""
+FROZEN_PROXIES, FULL_PROXIES = 10.0, 100.0
+"""Default factors on the learning rate of normalized CCP proxies, with a frozen backbone and for fine-tuning."""
+FULL_AVERAGE = 0.998
+"""Default decay of averaged weights for fine-tuning; heads on a frozen backbone do not gain from an average."""
 
 
 @dataclass
@@ -74,7 +78,7 @@ class TrainingSetup:
 def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfig:
     """Set values that depend on the machine and the data.
 
-    These are `backbone.train`, the learning rate, the batch size, and the validation interval.
+    These are `backbone.train`, the learning rates, the average, the batch size, and the validation interval.
 
     Raises:
         ConfigError: If a setting is out of range, or components do not fit together.
@@ -93,8 +97,14 @@ def resolve_config(config: RunConfig, train: ImageSet | None = None) -> RunConfi
     gpu = make_fabric(config).device.type == "cuda"
     if resolved.backbone.train == "auto":
         resolved.backbone.train = "full" if gpu else "frozen"
+    frozen = resolved.backbone.train == "frozen"
     if resolved.train.lr is None:
-        resolved.train.lr = FROZEN_LR if resolved.backbone.train == "frozen" else FULL_LR
+        resolved.train.lr = FROZEN_LR if frozen else FULL_LR
+    if resolved.train.average is None:
+        resolved.train.average = 0.0 if frozen else FULL_AVERAGE
+    references: Any = resolved.references
+    if getattr(references, "lr_multiplier", 1.0) is None:
+        references.lr_multiplier = (FROZEN_PROXIES if frozen else FULL_PROXIES) if references.normalize_proxies else 1.0
     if train is not None:
         resolved.train.classes_per_batch = min(resolved.train.classes_per_batch, len(train.class_names))
         if resolved.train.sampler == "random":

@@ -28,6 +28,9 @@ from winnow.training.results import CCPProblem
 
 _POOLS = 1  # separates the seeds of pools from the seeds of steps
 
+STILL = 5.0
+"""Degrees below which proxies count as not moving: raw ones turn by 0.1 to 4 in a subproblem, normalized ones by 30."""
+
 
 class CCPSolver:
     """Sequence of subproblems, each with proxies selected from data.
@@ -77,7 +80,7 @@ class CCPSolver:
             yield from self._iter_start(step, value)
             return
         problem = self.history[-1]
-        problem.steps, problem.end, problem.rotation_degrees = step - problem.first_step, value, self._rotation()
+        problem.steps, problem.end, problem.rotation_degrees = step - problem.first_step, value, self.turned()
         ready = self._objective.head.prototypes_ready
         if ready and not self._ready:
             problem.best, self._without_gain, self._ready = -1.0, 0, True  # earlier values are average pooling
@@ -89,6 +92,24 @@ class CCPSolver:
         if self._without_gain >= self._ccp.patience and ready and not (last or over):
             self._converge()
             yield from self._iter_start(step, problem.best if self._ccp.start_from == "best" else value)
+
+    def warning(self, step: int, *, over: bool) -> str | None:
+        """Return a warning if the first subproblem has just ended and its proxies hardly turned.
+
+        Args:
+            step: Number of the step.
+            over: Whether the run ends at this validation.
+        """
+        first, later = self.history[0], self.history[1:]
+        ended = later[0].first_step == step if later else over and step > first.first_step
+        if not ended or len(later) > 1 or first.rotation_degrees is None or first.rotation_degrees >= STILL:
+            return None
+        raw = not self._ccp.normalize_proxies
+        change = "Set references.normalize_proxies=true" if raw else "Increase references.lr_multiplier"
+        return (
+            f"references: proxies turned by {first.rotation_degrees:.1f} degrees in the first subproblem, so they are "
+            f"fixed samples rather than trained proxies. {change}."
+        )
 
     def _save_best(self, step: int, value: float) -> None:
         """Store the weights as the best of the subproblem."""
@@ -169,8 +190,10 @@ class CCPSolver:
         return float(covering_radius(normalize(pool), normalize(self._ccp.class_proxies(self._classes))).mean())
 
     @torch.no_grad()
-    def _rotation(self) -> float:
-        """Return the mean angle in degrees between selected and present proxies."""
+    def turned(self) -> float | None:
+        """Return the mean angle in degrees between selected and present proxies; None before any are selected."""
+        if not self.history:
+            return None
         chords = (l2_normalize(self._selected) - l2_normalize(self._ccp.proxies)).norm(
             dim=1
         )  # exact for small angles too

@@ -264,12 +264,12 @@ class TrainConfig(Section):
     )
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty with adam, decay as a fraction of lr with adamw")
     max_grad_norm: float = Field(10.0, gt=0, description="upper limit of the gradient norm over all parameters")
-    average: float = Field(
-        0.0,
+    average: float | None = Field(
+        None,
         ge=0,
         lt=1,
-        description="decay of the average of all weights, such as 0.998, that is validated and saved in place of the "
-        "weights; 0 for none. It helps where a backbone is fine-tuned",
+        description="decay of the average of all weights that is validated and saved in place of the weights; 0 for "
+        "none; default 0.998 for fine-tuning, 0 with a frozen backbone",
     )
     eval_steps: int | None = Field(
         None,
@@ -414,6 +414,31 @@ def make_config(tree: Mapping[str, Any]) -> RunConfig:
     return make_section(RunConfig, tree)
 
 
+EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "train": {"average": 0.0},
+    "references=ccp": {"normalize_proxies": False, "lr_multiplier": 1.0},
+}
+"""Behavior before a setting existed, by section or component, where the default is another now."""
+
+
+def read_recorded(tree: Mapping[str, Any]) -> RunConfig:
+    """Build the config of a run from its record, which has the settings of the version that made it.
+
+    A setting that is newer than the record has the value of `EARLIER_VALUES`, or else its default.
+
+    Raises:
+        ConfigError: If the run has a setting, or a value of one, that winnow no longer has.
+    """
+    known = present_names(RunConfig, tree)
+    for place, values in EARLIER_VALUES.items():
+        section, _, component = place.partition("=")
+        recorded = known.get(section)
+        if isinstance(recorded, Mapping) and component in ("", recorded.get("name")):
+            present = rename_keys(recorded, REGISTRIES[section][component], f"{section}.") if component else recorded
+            known[section] = {**values, **present}
+    return make_config(known)
+
+
 @dataclass(frozen=True)
 class ConfigKey:
     """Config key with its default and meaning.
@@ -470,8 +495,7 @@ STORAGE_KEYS = ("data.feature_cache", "train.test_curve")
 def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) -> str | None:
     """Return the first dotted key in which a recorded run differs, or None.
 
-    The recorded settings are read through the present config. A setting that is newer than the record has its default,
-    because the default of a new setting is the behavior before the setting existed.
+    The recorded settings are read through the present config, see `read_recorded`.
 
     Args:
         requested: Settings as nested mappings; a section may leave out keys that can have any value.
@@ -488,7 +512,7 @@ def first_difference(requested: Mapping[str, Any], recorded: Mapping[str, Any]) 
         section = present.get(key)
         if isinstance(section, Mapping) and section.get("name") in registry:
             present[key] = rename_keys(section, registry[section["name"]], f"{key}.")
-    return _first_difference(RunConfig, present, make_config(recorded).model_dump(mode="json"), "")
+    return _first_difference(RunConfig, present, read_recorded(recorded).model_dump(mode="json"), "")
 
 
 def _first_difference(section: type[Section] | None, requested: Any, recorded: Any, key: str) -> str | None:

@@ -208,7 +208,9 @@ def parameter_groups(objective: nn.Module, lr: float, multipliers: dict[str, flo
     rates: dict[float, list[nn.Parameter]] = {}
     unused = set(multipliers)
     own = {f"{name}.*": getattr(part, "lr_multiplier", None) for name, part in objective.named_modules()}
-    multipliers = {name: factor for name, factor in own.items() if factor is not None} | multipliers
+    # Own rates come first, also where a pattern has the name of a module.
+    first = {name: factor for name, factor in own.items() if factor is not None and name not in multipliers}
+    multipliers = first | multipliers
     for name, parameter in objective.named_parameters():
         matching = [pattern for pattern in multipliers if fnmatchcase(name, pattern)]
         unused -= set(matching)

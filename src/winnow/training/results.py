@@ -185,6 +185,7 @@ class ValidationEntry(Mapping[str, float]):
     raw: Metrics = field(default_factory=dict)  # of the weights themselves, where `val` is of their average
     test: Metrics = field(default_factory=dict)  # of the weights of `val`, with `train.test_curve`; for curves only
     raw_test: Metrics = field(default_factory=dict)  # of the weights of `raw`
+    turned: float | None = None  # mean angle in degrees by which CCP's proxies turned in this subproblem
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> ValidationEntry:
@@ -195,9 +196,10 @@ class ValidationEntry(Mapping[str, float]):
             group, separator, metric = name.partition("/")
             if separator and group in metrics:
                 metrics[group][metric] = value
-            elif name not in ("step", "seconds", "lr"):
+            elif name not in ("step", "seconds", "lr", "turned"):
                 losses[name] = value
-        return cls(line["step"], line.get("seconds"), losses, lr=line.get("lr"), **metrics)
+        lr, turned = line.get("lr"), line.get("turned")
+        return cls(line["step"], line.get("seconds"), losses, lr=lr, turned=turned, **metrics)
 
     def to_dict(self) -> dict[str, float]:
         """Return the line of the log."""
@@ -205,7 +207,8 @@ class ValidationEntry(Mapping[str, float]):
         lr = {} if self.lr is None else {"lr": self.lr}
         groups = {group: getattr(self, group) for group in _METRIC_GROUPS}
         metrics = {f"{group}/{name}": value for group, each in groups.items() for name, value in each.items()}
-        return {"step": self.step, **seconds, **self.losses, **metrics, **lr}
+        turned = {} if self.turned is None else {"turned": self.turned}
+        return {"step": self.step, **seconds, **self.losses, **metrics, **lr, **turned}
 
     def __getitem__(self, key: str) -> float:
         return self.to_dict()[key]

@@ -86,7 +86,7 @@ def train(
             return run_to_end(steps)
     except torch.cuda.OutOfMemoryError:
         raise TrainingError(
-            "CUDA out of memory. Reduce train.classes_per_batch or image.crop, or set train.precision=bf16-mixed."
+            "CUDA out of memory. Set train.chunk_size or train.precision=bf16-mixed, or reduce image.crop."
         ) from None
 
 

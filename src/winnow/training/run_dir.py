@@ -20,7 +20,7 @@ from torch import Tensor
 from winnow.errors import ConfigError, ModelError, add_component_hint
 from winnow.files import lock, make_folder, parse_json
 from winnow.integrity import check_file, check_listed, forget_checksum, write_checked, write_checked_text
-from winnow.training.config import RunConfig, first_difference, make_config
+from winnow.training.config import RunConfig, first_difference, read_recorded
 from winnow.training.data_record import DataRecord
 from winnow.training.overrides import read_yaml
 from winnow.training.results import RunResult, ValidationEntry
@@ -107,7 +107,7 @@ class RunDir:
                 f"{self.config_file}: file empty or damaged. Restore it, or remove {self.path} and train again."
             )
         try:
-            return make_config(tree)
+            return read_recorded(tree)
         except ConfigError as error:
             raise ConfigError(f"{self.config_file}: {error}{add_component_hint(error)}") from None
 

@@ -16,7 +16,7 @@ import yaml
 from winnow.errors import ConfigError, DataError, ModelError, add_component_hint
 from winnow.files import make_folder, parse_json, read_text
 from winnow.integrity import check_listed, write_checked_text
-from winnow.training.config import RunConfig, first_difference, make_config
+from winnow.training.config import EARLIER_VALUES, RunConfig, first_difference, read_recorded
 from winnow.training.objective import check_components, check_objective
 from winnow.training.overrides import load_config
 from winnow.training.results import RunResult, ValidationEntry
@@ -31,7 +31,10 @@ VALIDATION_COLUMNS = {
 }
 """Columns of a recorded run's validations, such as `raw test MAP@R`, and their keys in the log."""
 
-_AUTO = {"backbone.train": "auto", "train.lr": None, "train.eval_steps": None, "train.batch_size": None}
+_AUTO = {
+    "backbone.train": "auto", "train.lr": None, "train.eval_steps": None, "train.batch_size": None,
+    "train.average": None, "references.lr_multiplier": None,
+}  # fmt: skip
 """Keys and values of settings that depend on the machine or the data."""
 
 _RESOLVED = ("image.resize", "image.crop", "backbone.stride")
@@ -112,17 +115,25 @@ def write_plan(folder: Path, runs: Sequence[PlannedRun]) -> None:
             f"{where}: folder already contains runs. Resume them or choose another folder.", hint="existing_run"
         )
     make_folder(folder)
-    # Only settings that were set, because some defaults depend on the data. The folder is last: an entry without it was
-    # cut off.
+    # The folder is last: an entry without it was cut off.
     entries = [
         {
-            "config": run.config.model_dump(mode="json", exclude_unset=True),
+            "config": _planned_settings(run.config),
             "choices": dict(run.assignment),
             "folder": run.run_dir.path.name,
         }
         for run in runs
     ]
     write_checked_text(folder / PLAN_FILE, f"{_head(runs)}\n{yaml.safe_dump(entries, sort_keys=False)}")
+
+
+def _planned_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that were set, because some defaults depend on the data, and those that date the plan."""
+    settings, every = config.model_dump(mode="json", exclude_unset=True), config.model_dump(mode="json")
+    for section in (place for place in EARLIER_VALUES if "=" not in place):  # components name all settings
+        values = {name: every[section][name] for name in EARLIER_VALUES[section]}
+        settings[section] = {**settings.get(section, {}), **values}
+    return settings
 
 
 def is_plan(folder: Path) -> bool:
@@ -151,7 +162,7 @@ def read_plan(folder: Path) -> list[PlannedRun]:
     except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError, RecursionError):
         raise ModelError(f"{file}: file missing or damaged. Restore it, or resume its runs one by one.") from None
     try:
-        planned = {run_dir: make_config(tree) for _, tree, run_dir in read if not run_dir.config_file.is_file()}
+        planned = {run_dir: read_recorded(tree) for _, tree, run_dir in read if not run_dir.config_file.is_file()}
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}{add_component_hint(error)}") from None
     return [
@@ -187,7 +198,7 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
     requested, present = config.model_dump(mode="json"), made.model_dump(mode="json")
     for key, auto in _AUTO.items():
         section, name = key.split(".")
-        if requested[section][name] == auto:
+        if name in requested[section] and requested[section][name] == auto:
             del requested[section][name]
     for section, name in (key.split(".") for key in _RESOLVED):
         if name not in getattr(config, section).model_fields_set:
@@ -198,6 +209,10 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
     classes = present["train"]["classes_per_batch"]
     if classes < requested["train"]["classes_per_batch"] and _has_all_classes(classes, result):
         del requested["train"]["classes_per_batch"]
+    batch, most = present["train"]["batch_size"], config.train.images_per_batch
+    limited = batch is not None and batch < most and _has_all_images(batch, result)
+    if config.train.sampler == "random" and (limited or batch == most):
+        del requested["train"]["batch_size"]
     different = first_difference(requested, present)
     if different is None:
         return None
@@ -221,6 +236,11 @@ def _has_all_classes(count: int, result: RunResult | None) -> bool:
     An unfinished run compares its checkpoint when it resumes.
     """
     return result is None or result.data.classes.get("train") == count
+
+
+def _has_all_images(count: int, result: RunResult | None) -> bool:
+    """Return whether a run trains on this many images, which limit its random batches."""
+    return result is None or result.data.images.get("train") == count
 
 
 def _head(runs: Sequence[Any]) -> str:
@@ -269,14 +289,14 @@ def import_runs(runs: Sequence[PlannedRun], file: Path) -> int:
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{file}: run {run.name} is damaged. Restore the file.") from None
     for run, result, _ in found:
-        other = first_run_difference(run.config, make_config(result.config), result)
+        other = first_run_difference(run.config, read_recorded(result.config), result)
         if other is not None:
             raise ConfigError(f"{file}: run {run.name} was made with another {other}. Import runs of equal settings.")
     if not found:
         raise ConfigError(f"{file}: none of the planned runs is in this file. Choose another file.")
     for run, result, history in found:
         if not run.run_dir.config_file.exists():
-            run.run_dir.create(make_config(result.config))
+            run.run_dir.create(read_recorded(result.config))
             run.run_dir.write_history(history)
             run.run_dir.write_result(result)
     return len(found)

@@ -106,7 +106,7 @@ class Trainer:
         if settings.chunk_size is not None and settings.takes_two_passes(self.processes.count):
             two_pass = TwoPassGradients(self.fabric, objective, settings.chunk_size)
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
-        self.average = WeightAverage(objective, settings.average) if settings.average > 0 else None
+        self.average = WeightAverage(objective, settings.average) if settings.average else None
         self.training_step = TrainingStep(
             self.fabric, self.wrapped, self.optimizer, max_grad_norm=config.train.max_grad_norm, check_norm=not scaler,
             gradients=two_pass, capture=self.stream.capture if graph else None,
@@ -192,7 +192,8 @@ class Trainer:
         value = metrics[self.config.train.monitor]
         state.seconds = time.perf_counter() - start_time
         lr = None if self.learning_rates is None else self._last_rate()
-        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, test, raw_test)
+        turned = None if self.ccp_solver is None else self.ccp_solver.turned()
+        entry = ValidationEntry(state.step, round(state.seconds, 3), losses, metrics, lr, raw, test, raw_test, turned)
         state.history.append(entry)
         self._warn_of_guessing()
 
@@ -201,7 +202,11 @@ class Trainer:
             with nullcontext() if self.average is None or state.step == 0 else self.average.applied():
                 self.best_state = {key: tensor.detach().clone() for key, tensor in self.objective.state_dict().items()}
         if self.ccp_solver is not None:
-            yield from self.ccp_solver.iter_update(state.step, metrics[self.ccp_solver.monitor], over=self._is_over())
+            over = self._is_over()
+            yield from self.ccp_solver.iter_update(state.step, metrics[self.ccp_solver.monitor], over=over)
+            warning = self.ccp_solver.warning(state.step, over=over)
+            if warning is not None:
+                self.callback.message(warning)
         if self.plateau is not None and state.step > 0:  # the value of the pretrained network does not count
             self.plateau.update(value)
 
