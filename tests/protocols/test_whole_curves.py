@@ -163,6 +163,9 @@ def test_ccp_is_compared_with_its_control() -> None:
     assert ("c2+gsp-zsr+ccp", "c2+average+gsp-zsr") in compared("c2", "c2+average+gsp-zsr", "c2+gsp-zsr+ccp")
     assert ("c2+ccp+average", "c2+average") in compared("c2", "c2+average", "c2+ccp", "c2+ccp+average")
     assert compared("c2+average", "c2+ccp") == [("c2+ccp", "c2+average")]
+    rate, proxies = "train.lr=1e-4", "references.proxies_per_class=2"
+    control = f"c2+average,{rate}"
+    assert (f"c2+ccp,{rate},{proxies}", control) in compared("c2", control, f"c2+ccp,{rate},{proxies}")
 
 
 def test_a_table_of_ccp_names_the_control_that_it_lacks(tmp_path: Path) -> None:

@@ -359,7 +359,8 @@ def control_name(method: MethodSpec, *, averaged: bool = True) -> str | None:
     left = [one for one in method.additions if one not in (*CCP, "average")]
     if not set(CCP) & set(method.additions):
         return None
-    return str(replace(method, additions=(*left, "average") if averaged else tuple(left)))
+    kept = tuple(one for one in method.settings if not one.startswith("references."))  # settings of CCP
+    return str(replace(method, additions=(*left, "average") if averaged else tuple(left), settings=kept))
 
 
 def base_of(method: MethodSpec, methods: Sequence[MethodSpec]) -> MethodSpec | None:
