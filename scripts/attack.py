@@ -251,7 +251,9 @@ def kills(site: Site, scale: float) -> Outcome:
                 child = start(next_call(command, broken), site.folder / "output")
                 time.sleep(site.rng.uniform(0.05, 0.6) * seconds)
                 os.kill(child, signal.SIGKILL)
-                was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                assert code in (0, -signal.SIGKILL), (site.folder / "output").read_text(errors="replace")
+                was_killed = code == -signal.SIGKILL
                 killed, remaining = killed + was_killed, remaining - was_killed
             if not (broken / "result.json").exists():
                 call(site, *next_call(command, broken))
