@@ -85,9 +85,9 @@ def chart(marks: Sequence[Mark], *, label: str, unit: str, logarithmic: bool = F
 
 
 def difference_text(value: float, low: float | None, high: float | None) -> str:
-    """Return a difference in points with its interval."""
+    """Return a difference in points with its interval, which has no width where nothing is random."""
     text = format_points(value, 1)
-    if low is None or high is None:
+    if low is None or high is None or low == high:
         return text
     return f"{text} [{low:.1f}, {high:.1f}]".replace("-", "−").replace("−0.0", "0.0")
 
