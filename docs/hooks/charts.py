@@ -96,7 +96,7 @@ def _tick(value: float, logarithmic: bool) -> str:
     return f"{value:g}×" if logarithmic else f"{value:g}".replace("-", "−")
 
 
-def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+def _ticks(low: float, high: float, wanted: int = 3) -> list[float]:
     """Return round numbers at even distances from below `low` to above `high`."""
     if low == high:
         low, high = low - 1, high + 1
