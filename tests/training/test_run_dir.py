@@ -19,9 +19,10 @@ from winnow.protocols.executors import RemoteRun, train_remotely
 from winnow.studies import Variant
 from winnow.studies.runner import plan_grid, train_grid
 from winnow.training import Callback, RunDir, RunResult, load_config, train
+from winnow.training.build import resolve_config
 from winnow.training.overrides import Overrides, read_yaml
 from winnow.training.parallel import train_in_parallel
-from winnow.training.sweep import PlannedRun, check_same, plan_runs, read_plan, write_plan
+from winnow.training.sweep import PlannedRun, check_same, first_run_difference, plan_runs, read_plan, write_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -234,3 +235,15 @@ def test_config_is_written_atomically(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     folder.create(small_config())  # what was left of it is in nobody's way
     assert folder.read_config() == small_config()
+
+
+@pytest.mark.parametrize("train", ["full", "frozen"])
+def test_settings_that_a_run_resolves_are_no_difference(train: str) -> None:
+    requested = small_config("references=ccp", f"backbone.train={train}")
+    made = resolve_config(requested)
+    assert made.references.model_dump()["lr_multiplier"] is not None
+    assert first_run_difference(requested, made, None) is None
+    other = small_config("references=ccp", f"backbone.train={train}", "references.lr_multiplier=7")
+    difference = first_run_difference(other, made, None)
+    assert difference is not None
+    assert difference.startswith("references.lr_multiplier")

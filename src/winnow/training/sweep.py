@@ -199,7 +199,7 @@ def first_run_difference(config: RunConfig, made: RunConfig, result: RunResult |
     for key, auto in _AUTO.items():
         section, name = key.split(".")
         if name in requested[section] and requested[section][name] == auto:
-            del requested[section][name]
+            requested[section][name] = present[section].get(name)  # not left out: components are compared as a whole
     for section, name in (key.split(".") for key in _RESOLVED):
         if name not in getattr(config, section).model_fields_set:
             del requested[section][name]
