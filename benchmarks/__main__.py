@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from winnow.cli.help import Command, Group
-from winnow.errors import WinnowError
+from winnow.errors import ConfigError, WinnowError
 
 if TYPE_CHECKING:
     from benchmarks.record import Benchmark
@@ -24,9 +27,36 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "evaluate": {"count": 5000, "dim": [128], "deep": 2000, "repeats": 1},
+    "index": {"count": 10_000, "queries": 50, "images": 8, "repeats": 1},
+    "losses": {"classes": 2000, "repeats": 2},
+    "pooling": {"repeats": 3},
+    "serve": {"clients": [1, 4], "seconds": 3},
+    "train": {"batch": [8], "jobs": [1, 2], "steps": 2, "repeats": 2, "backbone": "resnet20", "crop": 32},
+}
+"""Defaults of each benchmark with `--quick`."""
+EMOJI = 200
+"""Images of the index that `--quick` makes."""
+QUICK_OUT = "runs/bench"
+"""Folder of quick results, which replace no published ones."""
+
+
+def _use_quick_defaults(context: typer.Context, _: typer.CallbackParam, quick: bool) -> bool:
+    """Replace the defaults of a benchmark; options that are given stay."""
+    if quick:
+        assert context.info_name is not None, "a command has a name"
+        context.default_map = {"out_folder": QUICK_OUT, **QUICK[context.info_name]}
+    return quick
+
+
 _OUT = typer.Option(Path("results/bench"), "-o", "--out", metavar="DIR", help="Folder of the JSON file")
 _DEVICE = typer.Option("auto", "--device", help="auto, cpu, or cuda")
-_INDEX = typer.Argument(..., metavar="INDEX", help="Index written by `winnow index`")
+_INDEX = typer.Argument(None, metavar="INDEX", help="Index written by `winnow index`; --quick makes one of emoji")
+_QUICK = typer.Option(
+    False, "--quick", is_eager=True, callback=_use_quick_defaults,
+    help="Small sizes: under a minute on two CPU cores; saved in runs/bench",
+)  # fmt: skip
 
 
 def _repeats(default: int) -> int:
@@ -37,6 +67,7 @@ def _repeats(default: int) -> int:
 @app.command(cls=Command)
 def evaluate(
     out_folder: Path = _OUT,
+    quick: bool = _QUICK,
     device: str = _DEVICE,
     repeats: int = _repeats(3),
     count: int = typer.Option(60502, "--count", min=10, help="Number of embeddings, in classes of about 5"),
@@ -57,6 +88,7 @@ def evaluate(
 def index(
     folder: Path = _INDEX,
     out_folder: Path = _OUT,
+    quick: bool = _QUICK,
     repeats: int = _repeats(3),
     count: int = typer.Option(100_000, "--count", min=10_000, help="Vectors, jittered from vectors of the index"),
     queries: int = typer.Option(200, "--queries", min=1, help="Searches by vectors that are timed together"),
@@ -65,12 +97,15 @@ def index(
     """Index search, exact against HNSW, IVF-PQ, and a loop of model calls."""
     from benchmarks.index import run_index
 
-    _finish(run_index(folder, count=count, queries=queries, images=images, repeats=repeats, note=_note), out_folder)
+    with _index_or_emoji(folder, quick) as path:
+        found = run_index(path, count=count, queries=queries, images=images, repeats=repeats, note=_note)
+    _finish(found, out_folder)
 
 
 @app.command(cls=Command)
 def losses(
     out_folder: Path = _OUT,
+    quick: bool = _QUICK,
     device: str = _DEVICE,
     repeats: int = _repeats(10),
     classes: int = typer.Option(11318, "--classes", min=2, help="Number of classes, each with a proxy"),
@@ -89,6 +124,7 @@ def losses(
 @app.command(cls=Command)
 def pooling(
     out_folder: Path = _OUT,
+    quick: bool = _QUICK,
     device: str = _DEVICE,
     repeats: int = _repeats(15),
     batch: list[int] = typer.Option([], "--batch", min=1, help="Images per batch [default: 32; on a GPU 32, 128, 512]"),
@@ -105,6 +141,7 @@ def pooling(
 def serve(
     folder: Path = _INDEX,
     out_folder: Path = _OUT,
+    quick: bool = _QUICK,
     clients: list[int] = typer.Option([1, 16], "--clients", min=1, help="Concurrent clients; repeat for several"),
     seconds: float = typer.Option(60, "--seconds", min=0.5, help="Duration for each number of clients"),
     k: int = typer.Option(10, "--k", min=1, max=100, help="Number of neighbors"),
@@ -113,12 +150,15 @@ def serve(
     """Search service under load, against a plain loop of model calls."""
     from benchmarks.serve import run_serve
 
-    _finish(run_serve(folder, clients=clients, seconds=seconds, k=k, other=other, note=_note), out_folder)
+    with _index_or_emoji(folder, quick) as path:
+        found = run_serve(path, clients=clients, seconds=seconds, k=k, other=other, note=_note)
+    _finish(found, out_folder)
 
 
 @app.command(cls=Command)
 def train(
     out_folder: Path = _OUT,
+    quick: bool = _QUICK,
     device: str = _DEVICE,
     repeats: int = _repeats(5),
     steps: int = typer.Option(20, "--steps", min=1, help="Training steps in one run"),
@@ -150,6 +190,31 @@ def _main(listed: bool = typer.Option(False, "--list", help="List the benchmarks
             assert command.callback is not None, "each command is a function"
             print(f"{command.callback.__name__:<9} {command.callback.__doc__}")
         raise typer.Exit
+
+
+@contextmanager
+def _index_or_emoji(folder: Path | None, quick: bool) -> Iterator[Path]:
+    """Yield the folder of an index: the named one, or with `--quick` a temporary one of bundled emoji.
+
+    Raises:
+        ConfigError: If neither is given.
+    """
+    if folder is not None:
+        yield folder
+        return
+    if not quick:
+        raise ConfigError("INDEX: not set. Name an index written by `winnow index`, or use --quick.")
+    from winnow.data.emoji import load_emoji
+    from winnow.index import Index
+    from winnow.models import Embedder
+
+    _note("indexing bundled emoji")
+    images = load_emoji(images_per_class=1).train
+    model = Embedder.create({"pooling": "gap", "dim": 128, "image": {"resize": 128, "crop": 128}}).eval()
+    with TemporaryDirectory() as temporary:
+        path = Path(temporary) / "emoji.index"
+        Index.build(model, images.select(range(min(len(images), EMOJI))), path)
+        yield path
 
 
 def main() -> None:

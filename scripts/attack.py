@@ -1,8 +1,8 @@
 """Attack winnow with damaged files, killed runs, full disks, random input, and hostile clients, and count the outcomes.
 
-    python scripts/attack.py            # all attacks, about 10 minutes on two cores
-    python scripts/attack.py flips disk # some of them
-    python scripts/attack.py --scale 10 # ten times as many trials
+    python scripts/attack.py             # all attacks, about an hour on two cores
+    python scripts/attack.py flips disk  # some of them
+    python scripts/attack.py --scale 0.1 # a tenth of the trials, and of the time under load
 
 Writes results/security/attack.json and the table in docs/security.md. Each command is called in a separate process,
 so a crash is counted. The attack on disks mounts small file systems, which requires root.
@@ -21,11 +21,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -41,7 +43,7 @@ from winnow.cli import run  # noqa: E402
 from winnow.data import read_image  # noqa: E402
 from winnow.errors import WinnowError  # noqa: E402
 from winnow.index import Index  # noqa: E402
-from winnow.integrity import check_file, write_checked  # noqa: E402
+from winnow.integrity import check_file, write_checked, write_checked_text  # noqa: E402
 from winnow.serve import Limits  # noqa: E402
 from winnow.training import RunDir, load_config  # noqa: E402
 from winnow.training.build import resolve_config  # noqa: E402
@@ -51,7 +53,7 @@ from winnow.training.results import collect_provenance  # noqa: E402
 RESULT, PAGE = ROOT / "results/security/attack.json", ROOT / "docs/security.md"
 RUN = ["backbone=resnet20", "backbone.weights=random", "image.resize=32", "image.crop=32", "dim=8", "train.device=cpu",
        "train.classes_per_batch=2", "train.samples_per_class=2", "train.max_steps=12", "train.eval_steps=4",
-       "train.lr=1e-3", "pooling.num_prototypes=4", "pooling.memory_size=8"]  # fmt: skip
+       "train.lr=1e-3", "train.save_embeddings=true", "pooling.num_prototypes=4", "pooling.memory_size=8"]  # fmt: skip
 CONFIGS = {
     "CCP": ["loss=c2", "references=ccp", "references.proxies_per_class=2", "references.pool_size=4"],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1"],
@@ -171,8 +173,13 @@ def make_site(seed: int) -> Iterator[Site]:
 
 def flips(site: Site, scale: float) -> Outcome:
     """Flip one bit of a saved file, and open it."""
-    outcome = Outcome("one flipped bit in a checkpoint, weights, model, config, record, or index", "rejected by name")
+    outcome = Outcome(
+        "one flipped bit in any file of a run, a model, an index, or a table",
+        "rejected by name",
+    )
     (site.run / "result.json").rename(site.folder / "result.json")  # an unfinished run reads all its files
+    (site.folder / "table").mkdir()
+    write_checked_text(site.folder / "table/table.json", json.dumps({"runs": []}) * 20)
     resume, search = ["train", "--resume", site.run], ["search", site.index, site.folder / "query.png"]
     (site.folder / "query.png").write_bytes(noise(site.rng))  # not in the index, so the model embeds it
     openers = {site.run / name: resume for name in ("checkpoint.pt", "best.pt", "config.yaml", "data.csv.gz")}
@@ -180,7 +187,9 @@ def flips(site: Site, scale: float) -> Outcome:
                 for name in ("config.json", "model.safetensors")}  # fmt: skip
     openers |= {file: search for file in site.index.rglob("*") if file.suffix in (".npy", ".sqlite", ".safetensors")}
     openers |= dict.fromkeys((site.index / "index.json", site.index / "model/config.json"), search)
-    for number in range(round(60 * scale)):
+    openers |= {site.run / name: ["verify", site.run] for name in ("log.jsonl", "test.safetensors")}
+    openers[site.folder / "table/table.json"] = ["verify", site.folder / "table"]
+    for number in range(round(200 * scale)):
         file = list(openers)[number % len(openers)]
         content = file.read_bytes()
         bit = site.rng.randrange(8 * len(content))
@@ -232,7 +241,7 @@ def kills(site: Site, scale: float) -> Outcome:
         made = call(site, *command, whole)
         seconds = time.monotonic() - started
         assert made.code == 0, made.err
-        remaining = round(8 * scale)
+        remaining = round(34 * scale)
         while remaining:
             shutil.rmtree(broken, ignore_errors=True)
             killed = 0
@@ -250,20 +259,28 @@ def kills(site: Site, scale: float) -> Outcome:
     return outcome
 
 
+WRITERS: dict[str, Callable[[Site, Path], list[object]]] = {
+    "train": lambda site, to: ["train", f"data={site.photos}", *RUN, "--out", to / "run"],
+    "index": lambda site, to: ["index", site.run, site.photos, "-o", to / "index"],
+    "embed (.npy)": lambda site, to: ["embed", site.run, site.photos, "-o", to / "v.npy"],
+    "embed (.safetensors)": lambda site, to: ["embed", site.run, site.photos, "-o", to / "v.safetensors"],
+    "embed (.parquet)": lambda site, to: ["embed", site.run, site.photos, "-o", to / "v.parquet"],
+    "export (TorchScript)": lambda site, to: ["export", site.run, "-o", to / "m.pt", "--format", "torchscript"],
+    "export (ONNX)": lambda site, to: ["export", site.run, "-o", to / "m.onnx"],
+    "explain": lambda site, to: ["explain", site.run, site.photo, "-o", to / "heat"],
+    "search --html": lambda site, to: ["search", site.index, site.photo, "--html", to / "found.html"],
+    "protocol": lambda site, to: ["protocol", "conventional", "cub200", "c1", "--no-train", "-o", to / "protocol"],
+}
+"""Commands that write, into a folder."""
+
+
 def disk(site: Site, scale: float) -> Outcome:
     """Run every writing command on file systems of several sizes."""
-    outcome = Outcome("a disk that fills up in train, index, embed, or export", "completed, or an error in one line")
+    outcome = Outcome(f"a disk that fills up in {', '.join(WRITERS)}", "completed, or an error in one line")
     place = site.folder / "disk"
     place.mkdir()
-    commands = {
-        "train": lambda: ["train", f"data={site.photos}", *RUN, "--out", place / "run"],
-        "index": lambda: ["index", site.run, site.photos, "-o", place / "index"],
-        "embed .npy": lambda: ["embed", site.run, site.photos, "-o", place / "v.npy"],
-        "embed .safetensors": lambda: ["embed", site.run, site.photos, "-o", place / "v.safetensors"],
-        "export": lambda: ["export", site.run, "-o", place / "m.pt", "--format", "torchscript"],
-    }
-    sizes, completed = max(2, round(6 * scale)), 0
-    for name, words in commands.items():
+    sizes, completed = max(2, round(20 * scale)), 0
+    for name, words in WRITERS.items():
         needed = 2**25  # bytes; the first trial has room for all, and measures
         for number in range(sizes + 1):
             size = needed if number == 0 else round(needed * number / sizes)
@@ -273,7 +290,7 @@ def disk(site: Site, scale: float) -> Outcome:
                 outcome.note = "not run: mounting requires root"
                 return outcome
             try:
-                end = call(site, *words())
+                end = call(site, *words(site, place))
                 if number == 0:
                     needed = sum(file.stat().st_blocks * 512 for file in place.rglob("*"))
                 completed += end.code == 0
@@ -293,7 +310,7 @@ def configs(site: Site, scale: float) -> Outcome:
         "1:2:3", "2024-01-01", "'", ": :", "!!python/object:os.system", "\x00", "\u202e", "/dev/zero", "..", "1", "2",
         "0.5", "gsp", "ccp", "c2", "ms",
     ]  # fmt: skip
-    for _ in range(round(1000 * scale)):
+    for _ in range(round(10_000 * scale)):
         words = [f"{site.rng.choice(keys)}={site.rng.choice(values)}" for _ in range(site.rng.randint(1, 4))]
         try:
             with suppress(WinnowError):
@@ -311,7 +328,7 @@ def images(site: Site, scale: float) -> Outcome:
     kinds = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA")
     sound = [encoded(Image.fromarray(pixels), kind) for kind in kinds]
     file = site.folder / "damaged.img"
-    for _ in range(round(1000 * scale)):
+    for _ in range(round(5000 * scale)):
         content = bytearray(site.rng.choice(sound))
         for _ in range(site.rng.randint(0, 12)):
             content[site.rng.randrange(len(content))] = site.rng.randrange(256)
@@ -338,7 +355,7 @@ def requests(site: Site, scale: float) -> Outcome:
     bodies = [b"", b"{", photo, photo[:50], bytes(1000), gif, b"\xff\xd8\xff\xda" * 100]
     headers = [{}, {"Host": "evil"}, {"Origin": "null"}, {"Content-Type": "multipart/form-data"}, {"X": "x" * 900}]
     with served(Index.open(site.index)) as address, httpx.Client(base_url=address, timeout=30) as client:
-        for _ in range(round(300 * scale)):
+        for _ in range(round(2000 * scale)):
             method = site.rng.choice(["GET", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "X"])
             path, body = site.rng.choice(paths), site.rng.choice(bodies)
             status = client.request(method, path, content=body, headers=site.rng.choice(headers)).status_code
@@ -359,7 +376,7 @@ def slowloris(site: Site, scale: float) -> Outcome:
             with suppress(OSError):
                 one.sendall(halves[number % 3])
         time.sleep(1.2)  # uploads without data for a second give way
-        for number in range(round(30 * scale)):
+        for number in range(round(90 * scale)):
             path = ("/health", "/api/about", "/api/search")[number % 3]
             status = 0
             with suppress(httpx.HTTPError):
@@ -375,19 +392,65 @@ def noise(rng: random.Random) -> bytes:
     return encoded(Image.frombytes("RGB", (60, 48), rng.randbytes(60 * 48 * 3)))
 
 
+@contextmanager
+def command(site: Site, *options: object) -> Iterator[tuple[str, int]]:
+    """Serve the index by the command in a process; yield its address and process id."""
+    words = [sys.executable, "-m", "winnow", "serve", str(site.index), "--port", "0", *map(str, options)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None, "it is a pipe"
+        address = next(found[0] for line in process.stdout if (found := re.search(r"http://[^ ]+", line)))
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        yield address, process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def photos_of_many_sizes(rng: random.Random) -> list[bytes]:
+    """Return JPEG files from 0.02 to 12 megapixels."""
+    found = []
+    for _ in range(24):
+        width = rng.randint(150, 4000)
+        height = round(width * rng.uniform(0.5, 1))
+        small = Image.frombytes("RGB", (width // 8, height // 8), rng.randbytes(width // 8 * (height // 8) * 3))
+        found.append(encoded(small.resize((width, height)), "JPEG"))
+    return found
+
+
 def load(site: Site, scale: float) -> Outcome:
-    """Search for new images, and compare the memory of the service."""
-    outcome = Outcome("a search under load", "status 200")
-    limits = Limits(cache_bytes=1_000_000)  # full after the warm-up, so its growth is not counted
-    with served(Index.open(site.index), limits=limits) as address, httpx.Client(base_url=address, timeout=30) as client:
-        before = 0
-        for name, seconds in (("warm-up", 5), ("measured", 10 * scale)):
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                status = client.post("/api/search", content=noise(site.rng)).status_code
-                outcome.count(status == 200, f"{name}: {status}")
-            before, after = (resident_bytes(), 0) if name == "warm-up" else (before, resident_bytes())
-    outcome.note = f"memory {(after - before) / 1e6:+.1f} MB in {10 * scale:g} s"
+    """Search for new images of many sizes by 4 clients, and compare the memory of the service.
+
+    The cache of images is full after the warm-up, so its growth is not counted. Memory is compared without requests.
+    """
+    outcome = Outcome("a search under load by 4 clients", "status 200")
+    photos, seconds = photos_of_many_sizes(site.rng), 300 * scale
+    with command(site, "--cache-mb", 1) as (address, process):
+
+        def search(seed: int, end: float) -> None:
+            rng = random.Random(seed)
+            with httpx.Client(base_url=address, timeout=60) as client:
+                while time.monotonic() < end:
+                    content = rng.choice(photos) + rng.randbytes(16)  # a new file, so no answer is cached
+                    status = client.post("/api/search", content=content).status_code
+                    outcome.count(status == 200, f"{status}")
+
+        memory, peak = [resident_bytes(process)], 0
+        for part in (20, seconds):
+            end = time.monotonic() + part
+            clients = [threading.Thread(target=search, args=(number, end)) for number in range(4)]
+            for client in clients:
+                client.start()
+            while any(client.is_alive() for client in clients):
+                time.sleep(0.5)
+                peak = max(peak, resident_bytes(process))
+            time.sleep(2)
+            memory.append(resident_bytes(process))
+    started, before, after = (value / 1e6 for value in memory)
+    outcome.note = (
+        f"memory {started:.0f} MB at the start, {before:.0f} MB after 20 s, {after:.0f} MB after {seconds:g} s more, "
+        f"at most {peak / 1e6:.0f} MB"
+    )
     return outcome
 
 
@@ -449,21 +512,34 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown attacks {', '.join(unknown)}")
     torch.set_num_threads(1)
-    recorded = json.loads(RESULT.read_text()) if RESULT.is_file() else {"attacks": {}}
     with make_site(options.seed) as site:
         for name in chosen:
             if name == "cost":
-                recorded["cost"] = cost()
-                print(recorded["cost"])
+                seconds = cost()
+                record(name, seconds)
+                print(seconds)
                 continue
             outcome = ATTACKS[name](replace(site, rng=random.Random(options.seed)), options.scale)
-            recorded["attacks"][name] = asdict(outcome)
-            recorded["attacks"] = {one: recorded["attacks"][one] for one in ATTACKS if one in recorded["attacks"]}
+            record(name, {**asdict(outcome), "scale": options.scale})
             passed = outcome.trials - len(outcome.failures)
             print(f"{name}: {passed} of {outcome.trials} {outcome.expected} {outcome.note}")
             for failure in outcome.failures[:5]:
                 print(f"  {failure}")
-    RESULT.write_text(json.dumps({**recorded, **collect_provenance().to_dict()}, indent=2) + "\n")
+
+
+def record(name: str, found: dict[str, Any]) -> None:
+    """Write the outcome of an attack, or the cost, into the result file, and the tables into the page.
+
+    Attacks may run in several processes: other outcomes stay as they are in the file.
+    """
+    recorded = json.loads(RESULT.read_text()) if RESULT.is_file() else {"attacks": {}}
+    provenance = {**collect_provenance().to_dict(), "command": "python scripts/attack.py"}
+    if name == "cost":
+        recorded["cost"] = found
+    else:
+        attacks = {**recorded["attacks"], name: {**found, "commit": provenance["commit"]}}
+        recorded["attacks"] = {one: attacks[one] for one in ATTACKS if one in attacks}
+    RESULT.write_text(json.dumps({**recorded, **provenance}, indent=2) + "\n")
     tables = {"attack": render(list(recorded["attacks"].values())), "cost": render_cost(recorded.get("cost", {}))}
     page = PAGE.read_text()
     for name, table in tables.items():

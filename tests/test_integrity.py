@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -26,7 +27,9 @@ from winnow.integrity import (
     write_checked,
     write_checked_text,
 )
+from winnow.protocols.table import read_table
 from winnow.training import RunDir, load_config, train
+from winnow.training.sweep import read_plan, read_records
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -180,7 +183,14 @@ def open_run(root: Path) -> None:
     for file in (run.checkpoint_file, run.best_file):
         run.load(file)
     run.read_embeddings()
+    run.read_images()
+    run.read_config()
+    run.read_history()
     Embedder.from_pretrained(run.model_folder)
+
+
+def open_result(root: Path) -> None:
+    RunDir(root / "run").check_finished()
 
 
 def open_model(root: Path) -> None:
@@ -193,6 +203,7 @@ def open_index(root: Path) -> None:
 
 OPENED = {
     "run/checkpoint.pt": open_run, "run/best.pt": open_run, "run/test.safetensors": open_run,
+    "run/config.yaml": open_run, "run/log.jsonl": open_run, "run/result.json": open_result,
     "run/model/model.safetensors": open_run, "run/model/config.json": open_run,
     "model/model.safetensors": open_model, "model/config.json": open_model,
     "index/index.json": open_index, "index/generation-000001/vectors.npy": open_index,
@@ -306,3 +317,25 @@ def test_a_run_of_an_earlier_version_goes_on(saved: Path, tmp_path: Path, make_f
     train(run.read_config(), run, resume=True)
     assert {one.path.name for one in check_folder(run.path) if not one.problem} >= {"checkpoint.pt", "best.pt"}
     assert not [one.problem for one in check_folder(run.path) if one.problem]
+
+
+def test_a_flipped_bit_of_a_plan_or_a_table_is_refused(tmp_path: Path) -> None:
+    entries = "- folder: one\n  choices: {}\n  config: {}\n"
+    write_checked_text(tmp_path / "plan.yaml", entries)
+    write_checked_text(tmp_path / "table.json", '{"runs": []}')
+    rng = random.Random(0)
+    for name, read in (
+        ("plan.yaml", lambda _: read_plan(tmp_path)),
+        ("table.json", read_records),
+        ("table.json", read_table),
+    ):
+        whole = (tmp_path / name).read_bytes()
+        flip_bit(tmp_path / name, rng)
+        with pytest.raises(WinnowError, match=rf"{re.escape(name)}: content does not match its checksum"):
+            read(tmp_path / name)
+        (tmp_path / name).write_bytes(whole)
+    assert read_records(tmp_path / "table.json") == []
+    (tmp_path / "old").mkdir()
+    write_checked_text(tmp_path / "old" / "table.json", "{}")
+    (tmp_path / "old" / "plan.yaml").write_text(entries)  # of a version without its checksum
+    assert len(read_plan(tmp_path / "old")) == 1

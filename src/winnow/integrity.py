@@ -132,6 +132,18 @@ def check_file(path: Path, *, error: type[WinnowError] = ModelError, remedy: str
     return True
 
 
+def check_listed(path: Path, *, error: type[WinnowError] = ModelError, remedy: str = "Restore it from a copy.") -> None:
+    """Verify the checksum of a file if its folder has one for it.
+
+    For files whose folder also holds files of earlier versions. See `check_file`.
+
+    Raises:
+        WinnowError: If the file differs from its checksum, as `error`.
+    """
+    if path.is_file() and path.name in (read_checksums(path.parent) or {}):
+        check_file(path, error=error, remedy=remedy)
+
+
 @dataclass(frozen=True)
 class CheckedFile:
     """Result of verifying one file."""

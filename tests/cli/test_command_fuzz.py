@@ -1,4 +1,4 @@
-"""Any arguments of any command end in an exit code and a line: no traceback, no endless read."""
+"""Any arguments of any command end in an exit code and a line: no traceback, no endless read, no huge memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.limits import bounded, repeated
 from winnow.cli.main import app
 from winnow.errors import TrainingError
 
@@ -23,6 +24,7 @@ TEXTS = [
     "", " ", "=", "-", "--", "~", "..", "[]", "{}", "{a: ", "a=b=c", "\x1b[2J", "\u202e", "a" * 5000, "evil..name", "é",
     "%s%n", "*", "data=", "dim=inf", "dim=1000000000", "/dev/zero", "/dev/null", "missing", "folder", "fifo", "loop",
     "broken.json", "broken.yaml", "broken.csv", "broken.pt", "data=/dev/zero", "data=fifo", "data=loop",
+    f"loss={repeated(9)}",
 ]  # fmt: skip
 
 
@@ -53,8 +55,10 @@ def call(winnow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / f"broken.{suffix}").write_bytes(b"\xff[{" * 50)
 
     def check(*words: str) -> None:
-        said = winnow(*words)
+        with bounded():
+            said = winnow(*words)
         assert said.code in range(8), (words, said)
+        assert "memory: not enough" not in said.err, words
         assert "Traceback" not in said.err, (words, said.err)
         assert "\x1b" not in said.out + said.err
 

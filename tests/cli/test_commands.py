@@ -279,7 +279,7 @@ def test_runs_are_never_overwritten_nor_finished_twice(winnow: Winnow, make_fold
     (tmp_path / "r" / "config.yaml").write_text("")
     said = winnow("train", "--resume", "r")
     assert said.code == 4
-    assert "config.yaml: file empty or damaged" in one_line_error(said)
+    assert "config.yaml: content does not match its checksum" in one_line_error(said)
     assert "no saved model" in one_line_error(winnow("evaluate", data))
     assert "no saved model" in one_line_error(winnow("explain", data, data))
 

@@ -56,6 +56,12 @@ def test_training_reports_its_rate_from_where_it_resumed(clock: Clock, capsys: p
     assert second == "step 455: val MAP@R 50.00, 5/s, 2 min left"
 
 
+def test_the_loss_of_zsr_is_shown_beside_that_of_guessing(capsys: pytest.CaptureFixture[str]) -> None:
+    with ConsoleCallback() as callback:
+        callback.validated({"step": 5, "loss": 0.5, "zsr": 4.35, "zsr/guess": 4.317, "val/MAP@R": 0.5}, False)
+    assert "ZSR 4.35 (guessing: 4.32)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")]
 )

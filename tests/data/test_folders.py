@@ -45,6 +45,18 @@ def test_fifos_and_sockets_are_skipped_with_a_note(tmp_path: Path, write, make_s
     assert read_collection(tmp_path).notes == images.notes
 
 
+def test_links_to_themselves_are_skipped_with_a_note(tmp_path: Path, write) -> None:
+    write("c/a.png")
+    (tmp_path / "c" / "self.png").symlink_to("self.png")
+    (tmp_path / "c" / "one").symlink_to("two")
+    (tmp_path / "c" / "two").symlink_to("one")
+    (tmp_path / "c" / "up").symlink_to("..")
+    images = read_folder(tmp_path)
+    assert images.paths == ("c/a.png",)
+    assert "self.png" in images.notes[0]
+    assert len(read_collection(tmp_path)) == 1
+
+
 def test_reading_a_special_file_is_an_error_and_never_waits(tmp_path: Path, make_special) -> None:
     (tmp_path / "link.png").symlink_to("/dev/zero")
     for path in (*make_special(tmp_path), tmp_path / "link.png", tmp_path):

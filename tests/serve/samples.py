@@ -61,10 +61,10 @@ def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
     return buffer.getvalue()
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process in RAM; 0 where the system does not report it."""
+def resident_bytes(process: int | str = "self") -> int:
+    """Return the memory of a process in RAM; 0 where the system does not report it."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 

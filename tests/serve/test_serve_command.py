@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner, Result
 
 import winnow
@@ -98,8 +99,21 @@ def test_the_extra_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> No
     assert str(failed.exception).endswith(f"{sys.executable} -m pip install -e '{checkout}[serve]'")
 
 
-NEW = ["--max-upload-mb", "3", "--max-megapixels", "2", "--max-requests", "7", "--timeout", "9", "--batch-size", "5"]
-OLD = ["--upload-mb", "3", "--megapixels", "2", "--requests", "7", "--seconds", "9", "--batch", "5"]
+NEW = [
+    "--max-upload-mb",
+    "3",
+    "--max-megapixels",
+    "2",
+    "--max-requests",
+    "7",
+    "--timeout",
+    "9",
+    "--batch-size",
+    "5",
+    "--cache-mb",
+    "8",
+]
+OLD = ["--upload-mb", "3", "--megapixels", "2", "--requests", "7", "--seconds", "9", "--batch", "5", "--cache-mb", "8"]
 
 
 @pytest.mark.parametrize("options", [NEW, OLD], ids=["new", "old"])
@@ -108,15 +122,20 @@ def test_options_are_limits(index: Index, monkeypatch: pytest.MonkeyPatch, optio
 
     given = {}
 
-    def note(opened: Index, listener: socket.socket, host: str, *, limits: Limits, token: str | None) -> None:
-        given.update(limits=limits, token=token, host=host, address=listener.getsockname())
+    def note(
+        opened: Index, listener: socket.socket, host: str, *, limits: Limits, token: str | None, names: list[str]
+    ) -> None:
+        given.update(limits=limits, token=token, host=host, address=listener.getsockname(), names=names)
         listener.close()
 
     monkeypatch.setattr(module, "serve", note)
-    result = command(index.path, "--port", "0", "--token", "secret", *options)
+    result = command(index.path, "--port", "0", "--token", "secret", "--allow-host", "one.example", *options)
     assert result.exit_code == 0, result.output
-    limits = Limits(max_upload_bytes=3_000_000, max_pixels=2_000_000, max_requests=7, timeout=9, batch_size=5)
+    limits = Limits(
+        max_upload_bytes=3_000_000, max_pixels=2_000_000, max_requests=7, timeout=9, batch_size=5, cache_bytes=8_000_000
+    )
     assert (given["limits"], given["token"], given["host"]) == (limits, "secret", "127.0.0.1")
+    assert given["names"] == ["one.example"]
     assert f"http://127.0.0.1:{given['address'][1]}/#token=TOKEN" in result.output
 
 
@@ -124,10 +143,8 @@ def test_an_empty_token_is_an_error(index: Index) -> None:
     assert isinstance(command(index.path, "--port", "0", "--token", "").exception, ConfigError)
 
 
-@pytest.mark.parametrize(("host", "names"), [("127.0.0.1", {"localhost", "127.0.0.1", "::1"}), ("0.0.0.0", None)])
-def test_names_are_checked_on_loopback_alone(
-    index: Index, monkeypatch: pytest.MonkeyPatch, host: str, names: set[str] | None
-) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_names_are_checked_on_every_address(index: Index, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     import uvicorn
 
     made = {}
@@ -137,6 +154,16 @@ def test_names_are_checked_on_loopback_alone(
 
     monkeypatch.setattr(uvicorn.Server, "run", note)
     with bind(host, 0) as listener:
-        serve(index, listener, host, limits=Limits(), token=None)
-    middleware = made["app"].user_middleware[0]
-    assert middleware.kwargs["hosts"] == names
+        serve(index, listener, host, limits=Limits(), token=None, names=["Photos.example"])
+    here = socket.gethostname()
+    local = host == "127.0.0.1"
+    with TestClient(made["app"]) as client:
+        for name, is_accepted in [
+            ("localhost", True), ("127.0.0.1:8765", True), ("[::1]", True), ("photos.example", True),
+            (here, not local), (f"{here}:80".upper(), not local), ("192.0.2.7:8765", not local),
+            ("[2001:db8::1]:80", not local), ("evil.example", False), (f"{here}.evil.example", False), ("", False),
+            ("2130706433", False), ("0x7f.1", False), ("192.0.2.7.nip.io", False), ("[evil.example]", False),
+            ("photos.example.evil", False),
+        ]:  # fmt: skip
+            status = client.get("/health", headers={"Host": name}).status_code
+            assert status == (200 if is_accepted else 421), name

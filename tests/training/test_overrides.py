@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.limits import repeated
 from winnow.errors import ConfigError
 from winnow.training import load_config
 from winnow.training.overrides import Overrides
@@ -39,3 +42,22 @@ def test_old_names_become_present_ones() -> None:
 def test_an_argument_without_a_value_is_rejected() -> None:
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         Overrides.parse("train.lr")
+
+
+@pytest.mark.parametrize("key", ["loss", "dim", "data.path", "pooling.mu", "seed"])
+def test_aliases_cannot_multiply_values(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=key):
+        load_config(None, [f"{key}={repeated(9)}"])
+    with pytest.raises(ConfigError, match=key):
+        load_config(None, [f"{key}=&a [*a]"])
+    section, _, name = key.partition(".")
+    value = repeated(9)
+    (tmp_path / "bomb.yaml").write_text(f"{section}: {{{name}: {value}}}\n" if name else f"{section}: {value}\n")
+    with pytest.raises(ConfigError, match="values"):
+        load_config(tmp_path / "bomb.yaml")
+
+
+def test_aliases_of_ordinary_configs_still_work(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("dim: &size 64\nseed: *size\n")
+    config = load_config(tmp_path / "config.yaml")
+    assert (config.dim, config.seed) == (64, 64)

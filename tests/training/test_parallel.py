@@ -258,7 +258,7 @@ def test_plan_is_never_overwritten_and_a_damaged_plan_is_rejected(tmp_path: Path
     with pytest.raises(ConfigError, match="already contains runs"):
         write_plan(tmp_path, runs)
     (tmp_path / "plan.yaml").write_text("- [")
-    with pytest.raises(ModelError, match="missing or damaged"):
+    with pytest.raises(ModelError, match="does not match its checksum"):
         read_plan(tmp_path)
 
 

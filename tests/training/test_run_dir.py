@@ -14,6 +14,7 @@ from tests.studies.grids import request, tiny_grid
 from tests.training.test_trainer import StopAfter, small_config
 from winnow.cli.train import draw_run
 from winnow.errors import ConfigError, ModelError
+from winnow.integrity import SUMS
 from winnow.protocols.executors import RemoteRun, train_remotely
 from winnow.studies import Variant
 from winnow.studies.runner import plan_grid, train_grid
@@ -42,6 +43,7 @@ def test_damaged_config_raises_model_error(tmp_path: Path, damage: str) -> None:
     folder = RunDir(tmp_path / "run")
     folder.create(small_config())
     folder.config_file.write_text(damage)
+    (folder.path / SUMS).unlink()  # as in a run of version 0.1.0
     for read in (folder.read_config, lambda: check_same(small_config(), folder)):
         with pytest.raises(ModelError, match=r"config\.yaml: file empty or damaged"):
             read()
@@ -52,6 +54,7 @@ def test_truncated_config_is_not_filled_with_defaults(tmp_path: Path, share: flo
     folder = RunDir(tmp_path / "run")
     folder.create(small_config("seed=12345678"))
     cut(folder.config_file, share)
+    (folder.path / SUMS).unlink()  # as in a run of version 0.1.0
     with pytest.raises(ModelError, match="empty or damaged"):
         folder.read_config()
 
@@ -67,7 +70,7 @@ def test_damaged_result_counts_as_missing_while_a_checkpoint_exists(tmp_path: Pa
         folder.save(file, {})
     folder.result_file.write_text(content)
     assert folder.read_result() is None
-    with pytest.raises(ModelError, match="not finished"):
+    with pytest.raises(ModelError, match=r"result\.json: content does not match its checksum.*Resume the run"):
         folder.drop_checkpoint()
     assert folder.best_file.is_file()
     folder.checkpoint_file.unlink()
@@ -159,6 +162,7 @@ def test_run_without_checkpoint_resumes_only_with_its_config(make_folder: MakeFo
     old = yaml.safe_load(before)
     del old["train"]["max_grad_norm"], old["regularizer"]  # of before winnow had them
     folder.config_file.write_text(yaml.safe_dump(old))
+    (folder.path / SUMS).unlink()
     result = train(config, folder, resume=True)
     assert result.config == folder.read_config().model_dump(mode="json")
 
@@ -188,6 +192,7 @@ def test_batch_limited_by_the_number_of_classes_is_no_difference(make_folder: Ma
 def test_truncated_plan_is_not_filled_with_defaults(tmp_path: Path) -> None:
     runs = plan_runs(tmp_path, None, ["train.max_steps=7", "dim=8"], ["seed=10,11", "pooling=gap,gsp"])
     write_plan(tmp_path, runs)
+    (tmp_path / SUMS).unlink()  # as in a sweep of version 0.1.0
     file = tmp_path / "plan.yaml"
     content = file.read_text()
     assert [(run.assignment, run.config) for run in read_plan(tmp_path)] == [
@@ -208,7 +213,7 @@ def test_damaged_log_only_prevents_the_figure(
     folder = RunDir(tmp_path / "run")
     result = train(load_config(None, [f"data={make_folder()}", *TINY, "train.device=cpu"]), folder)
     cut(folder.log_file, 0.7)
-    with pytest.raises(ModelError, match=r"log\.jsonl: file missing or damaged"):
+    with pytest.raises(ModelError, match=r"log\.jsonl: content does not match its checksum"):
         folder.read_history()
     draw_run(folder, result)
     assert not (folder.path / "curves.png").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ class FolderScan:
     def entries(self, folder: Path) -> tuple[list[str], list[str]]:
         """Return the names of visible subfolders and image files, in natural order.
 
-        FIFOs, devices, and sockets are not listed, because reading one may never end.
+        FIFOs, devices, and sockets are not listed, because reading one may never end. Neither are links that lead back
+        to themselves, which are neither files nor folders.
 
         Raises:
             DataError: If the folder cannot be listed.
@@ -34,7 +36,9 @@ class FolderScan:
                     if entry.name.startswith("."):
                         continue
                     self._has_links |= entry.is_symlink()
-                    if entry.is_dir():
+                    if _is_endless(entry):
+                        self._special[entry.path] = None
+                    elif entry.is_dir():
                         folders.append(entry.name)
                     elif os.path.splitext(entry.name)[1].lower() not in IMAGE_SUFFIXES:
                         continue
@@ -77,7 +81,9 @@ class FolderScan:
         """
         notes = []
         if self._special:
-            notes.append(f"{root}: FIFOs, devices, and sockets are skipped: {first_few(list(self._special))}")
+            notes.append(
+                f"{root}: FIFOs, devices, sockets, and endless links are skipped: {first_few(list(self._special))}"
+            )
         if not self._has_links:
             return [True] * len(paths), notes
         is_first, repeated = select_unique(root, root, paths, labels)
@@ -124,6 +130,15 @@ def _real_path(path: str, real_folders: dict[str, str]) -> str:
     if folder not in real_folders:
         real_folders[folder] = os.path.realpath(folder)
     return os.path.join(real_folders[folder], name)
+
+
+def _is_endless(entry: os.DirEntry[str]) -> bool:
+    """Return whether a link leads back to itself."""
+    try:
+        entry.is_dir()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _cannot_be_listed(folder: Path, error: OSError) -> DataError:

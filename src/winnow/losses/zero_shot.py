@@ -101,10 +101,10 @@ class ZeroShotRegularizer(nn.Module):
 
     Reference: [GSP], section 4.3.
 
-    Use when: the pooling has attributes, as GSP. Take a weight well below 0.01 with few classes; [GSP] uses 0.1 with
-    100 or more. Class embeddings start with a squared length of about 2 * embedding_size / num_classes, as in the
-    authors' code. With 16 classes the loss starts near 35, and its gradient dominates a loss such as C2 until all
-    attributes are alike.
+    Use when: the pooling has attributes, as GSP. [GSP] uses a weight of 0.1 with 100 or more classes. Class embeddings
+    start with a squared length of about 2 * embedding_size / num_classes, as in the authors' code. With the authors'
+    scale of 9.5 and 16 classes the loss starts near 35, and its gradient dominates a loss such as C2 until all
+    attributes are alike: take a weight well below 0.01 there.
 
     Differences: the authors' code has a scale $s = 9.5$, which the paper does not mention: `zsr.preset=authors`.
     Eq. 4.4 of the paper sums the means of the two halves; the authors' code and this loss average over the batch. Not

@@ -21,6 +21,8 @@ from pydantic import (
 )
 
 from winnow.errors import DataError
+from winnow.files import read_text
+from winnow.integrity import check_listed
 from winnow.protocols.curves import is_late, read_curve
 from winnow.protocols.ensembles import Numbers, Results, all_values, method_values
 from winnow.protocols.methods import MethodSpec, is_recipe, paired_methods, present_name, recorded_name
@@ -218,8 +220,9 @@ def read_table(file: Path) -> ProtocolTable:
     Raises:
         DataError: If the file cannot be read or is no table.
     """
+    check_listed(file, error=DataError, remedy="Restore it, or run the protocol again.")
     try:
-        return ProtocolTable.from_json(file.read_text(encoding="utf-8"))
+        return ProtocolTable.from_json(read_text(file))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: expected the table of a protocol. Choose another file. ({error})") from None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 
 from fastapi import FastAPI, Request, Response
@@ -24,10 +25,16 @@ from winnow.serve.prototypes import PrototypeSampler
 from winnow.serve.service import SearchService
 
 _PAGE_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def create_app(
-    index: Index, *, limits: Limits | None = None, token: str | None = None, hosts: frozenset[str] | None = None
+    index: Index,
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+    hosts: frozenset[str] | None = None,
+    addresses: bool = False,
 ) -> FastAPI:
     """Return the ASGI app that serves an index.
 
@@ -36,6 +43,7 @@ def create_app(
         limits: Limits of requests, images, and memory; None for the defaults.
         token: Token that requests must send as `Authorization: Bearer TOKEN`; None for no token.
         hosts: Accepted host names, without port; None accepts any.
+        addresses: Whether numeric addresses are accepted in addition to `hosts`.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -58,7 +66,7 @@ def create_app(
         docs_url=None,  # FastAPI's pages load scripts from other sites
         redoc_url=None,
     )
-    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, hosts=hosts, token=token)
+    app.add_middleware(LimitsMiddleware, limits=limits, metrics=metrics, hosts=hosts, addresses=addresses, token=token)
     app.include_router(create_router(service, sampler, limits))
 
     @app.exception_handler(RequestValidationError)
@@ -111,11 +119,20 @@ def _constant(content: bytes, kind: str) -> Callable[[Request], Awaitable[Respon
     return respond
 
 
-def serve(index: Index, listener: socket.socket, host: str, *, limits: Limits, token: str | None) -> None:
+def serve(
+    index: Index,
+    listener: socket.socket,
+    host: str,
+    *,
+    limits: Limits,
+    token: str | None,
+    names: Sequence[str] = (),
+) -> None:
     """Serve an index until Ctrl-C.
 
-    On a loopback address only this machine's own names are accepted, so a web site whose name resolves to this machine
-    cannot reach the service.
+    Only this machine's own names are accepted, so a web site whose name resolves to this machine cannot reach the
+    service (DNS rebinding). On other addresses than loopback, numeric addresses are accepted too: rebinding needs a
+    name, and a machine may be reached by addresses of other machines.
 
     Args:
         index: The index to search.
@@ -123,6 +140,7 @@ def serve(index: Index, listener: socket.socket, host: str, *, limits: Limits, t
         host: Address of the socket.
         limits: Limits of requests, images, and memory.
         token: Token that requests must send; None for no token.
+        names: Further accepted host names.
 
     Raises:
         ConfigError: If the token is empty.
@@ -133,8 +151,10 @@ def serve(index: Index, listener: socket.socket, host: str, *, limits: Limits, t
 
     if token == "":
         raise ConfigError("token: empty. Omit it, or use a long random text.")
-    hosts = LOOPBACK | {host} if is_loopback(host) else None
-    app = create_app(index, limits=limits, token=token, hosts=hosts)
+    local = is_loopback(host)
+    hosts = LOOPBACK | {name.lower() for name in (host, *names)} | (frozenset() if local else machine_names())
+    return_freed_memory()
+    app = create_app(index, limits=limits, token=token, hosts=hosts, addresses=not local)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="on",
         timeout_keep_alive=15, timeout_graceful_shutdown=5, http=connection_class(limits),
@@ -174,6 +194,23 @@ def base_url(listener: socket.socket, host: str) -> str:
     """Return the URL of a service."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def machine_names() -> frozenset[str]:
+    """Return the names of this machine, in lower case: its own, the first label, and that in the local network."""
+    name = socket.gethostname().lower()
+    short = name.partition(".")[0]
+    return frozenset({name, short, f"{short}.local"} - {"", ".local"})
+
+
+def return_freed_memory() -> None:
+    """Let the C library return the memory of decoded images to the system (glibc; elsewhere without effect).
+
+    By default glibc takes blocks of up to 32 MB from its heap once such a block was freed, and each thread keeps its
+    heap. With a fixed threshold, blocks of 1 MB and more are mapped and unmapped one by one.
+    """
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**20)
 
 
 def is_loopback(host: str) -> bool:

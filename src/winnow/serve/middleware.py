@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import logging
 import math
@@ -100,15 +101,23 @@ class LimitsMiddleware:
         app: The wrapped app.
         limits: Limits of requests and time.
         metrics: Metrics to update.
-        hosts: Accepted host names without port; None accepts any. Protects a service on loopback from web sites whose
-            own name resolves to this machine (DNS rebinding).
+        hosts: Accepted host names without port; None accepts any. Protects a service from web sites whose own name
+            resolves to this machine (DNS rebinding).
+        addresses: Whether numeric addresses are accepted in addition to `hosts`.
         token: Token that `/api` and `/metrics` require as `Authorization: Bearer TOKEN`; None for no token.
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, metrics: Metrics, hosts: frozenset[str] | None, token: str | None
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        metrics: Metrics,
+        hosts: frozenset[str] | None,
+        addresses: bool,
+        token: str | None,
     ) -> None:
-        self.app, self.limits, self.metrics, self.hosts = app, limits, metrics, hosts
+        self.app, self.limits, self.metrics, self.hosts, self.addresses = app, limits, metrics, hosts, addresses
         self.token = None if token is None else token.encode()
         self._in_flight = 0
         self._uploads: set[_Upload] = set()
@@ -158,8 +167,9 @@ class LimitsMiddleware:
     def _check(self, scope: Scope) -> RequestError | None:
         """Return why a request is rejected; None if it is accepted."""
         headers = dict(scope["headers"])
-        if self.hosts is not None and _host(headers.get(b"host", b"")) not in self.hosts:
-            return RequestError(421, "Host: name not accepted. Use the address that the service printed at its start.")
+        if not self._accepts(_host(headers.get(b"host", b""))):
+            text = "Host: name not accepted. Use the address that the service printed, or start it with --allow-host."
+            return RequestError(421, text)
         if _is_api(scope) and _is_from_other_site(scope["method"], headers):
             return RequestError(403, "Origin: requests from pages of other sites are not accepted.")
         if self.token is not None and (_is_api(scope) or scope["path"] == "/metrics"):
@@ -168,6 +178,9 @@ class LimitsMiddleware:
                 text = "Authorization: token missing or wrong. Send Authorization: Bearer TOKEN."
                 return RequestError(401, text, {"WWW-Authenticate": "Bearer"})
         return self.too_many() if _is_api(scope) else None
+
+    def _accepts(self, host: str) -> bool:
+        return self.hosts is None or host in self.hosts or (self.addresses and _is_address(host))
 
     def too_many(self) -> RequestError | None:
         """Return the error of a request beyond the limit of requests in flight."""
@@ -312,6 +325,14 @@ def _is_from_other_site(method: str, headers: Mapping[bytes, bytes]) -> bool:
         return site not in (b"same-origin", b"none")
     origin = headers.get(b"origin")
     return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _host(value: bytes) -> str:

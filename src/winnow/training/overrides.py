@@ -21,6 +21,7 @@ from winnow.training.config import REGISTRIES, DataConfig, RunConfig, make_confi
 from winnow.training.recipes import find_recipe
 
 MAX_CONFIG_BYTES = 2**20
+MAX_CONFIG_VALUES = 100_000
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Loader that rejects a key that is given twice, of which YAML would silently use the last."""
+class _PlainLoader(yaml.SafeLoader):
+    """Loader of bounded size that rejects a key that is given twice, of which YAML would silently use the last."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the root, unless aliases repeat it into more values than any config has."""
+        root: yaml.Node | None = super().get_single_node()
+        if root is not None and _count_values(root, {}) > MAX_CONFIG_VALUES:
+            raise ValueError(f"more than {MAX_CONFIG_VALUES:,} values")
+        return root
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -152,15 +160,26 @@ class _UniqueKeys(yaml.SafeLoader):
         return found
 
 
+def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Return the number of values of a node with all aliases written out."""
+    key = id(node)
+    if key not in counts:
+        counts[key] = MAX_CONFIG_VALUES + 1  # of a node that contains itself, until it is counted
+        children = () if isinstance(node, yaml.ScalarNode) else node.value
+        pairs = (child if isinstance(child, tuple) else (child,) for child in children)
+        counts[key] = 1 + sum(_count_values(one, counts) for pair in pairs for one in pair)
+    return counts[key]
+
+
 def load_yaml(text: str) -> Any:
     """Read YAML of plain values.
 
     Raises:
         yaml.YAMLError: If the text is no YAML, or a key is given twice.
-        ValueError: If a number has thousands of digits.
+        ValueError: If a number has thousands of digits, or aliases repeat values without bounds.
         RecursionError: If the text is nested too deeply.
     """
-    return yaml.load(text, _UniqueKeys)  # a SafeLoader
+    return yaml.load(text, _PlainLoader)  # a SafeLoader
 
 
 def read_value(key: str, text: str) -> Any:
@@ -176,9 +195,7 @@ def read_value(key: str, text: str) -> Any:
             raise ConfigError(f"{key}: {error}. Write it once.") from None
         return text
     except (ValueError, RecursionError):
-        raise ConfigError(
-            f"{key}: the value has too many digits or is nested too deeply. Write a plain value."
-        ) from None
+        raise ConfigError(f"{key}: the value has too many digits, repeats, or levels. Write a plain value.") from None
 
 
 def _override(tree: dict[str, Any], override: str) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from winnow.errors import ConfigError, ModelError, add_component_hint
 from winnow.files import lock, make_folder, parse_json
-from winnow.integrity import check_file, forget_checksum, write_checked, write_checked_text
+from winnow.integrity import check_file, check_listed, forget_checksum, write_checked, write_checked_text
 from winnow.training.config import RunConfig, first_difference, read_recorded
 from winnow.training.data_record import DataRecord
 from winnow.training.overrides import read_yaml
@@ -97,6 +97,7 @@ class RunDir:
         """
         if not self.config_file.is_file():
             raise ModelError(f"{self.path}: not a run folder, {self.config_file.name} is missing. Check the path.")
+        check_listed(self.config_file, remedy=f"Restore it, or remove {self.path} and train again.")
         try:
             tree = read_yaml(self.config_file)
         except ConfigError:
@@ -175,6 +176,7 @@ class RunDir:
     def check_finished(self) -> None:
         """Raise `ModelError` if the run has no result yet."""
         if not self.is_finished:
+            check_listed(self.result_file, remedy="Resume the run, which writes it again.")
             raise ModelError(f"{self.path}: the run is not finished. Resume it first.", hint="unfinished_run")
 
     def read_history(self) -> list[ValidationEntry]:
@@ -183,6 +185,7 @@ class RunDir:
         Raises:
             ModelError: If the file is missing or damaged. A resumed run writes it again from its checkpoint.
         """
+        check_listed(self.log_file, remedy="Restore it or train again.")
         try:
             lines = self.log_file.read_text(encoding="utf-8").splitlines()
             return [ValidationEntry.from_dict(parse_json(line)) for line in lines]
@@ -215,6 +218,7 @@ class RunDir:
 
     def read_images(self) -> ImageSetFingerprint:
         """Return the fingerprint of the images whose embeddings are saved."""
+        check_listed(self.embeddings_file, remedy=self._embeddings_remedy)
         try:
             with safe_open(self.embeddings_file, "pt") as file:
                 return ImageSetFingerprint.read(file.get_tensor("labels"), file.metadata())

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from winnow.errors import ConfigError, DataError, ModelError, add_component_hint
-from winnow.files import make_folder, parse_json, write_text
+from winnow.files import make_folder, parse_json, read_text
+from winnow.integrity import check_listed, write_checked_text
 from winnow.training.config import EARLIER_VALUES, RunConfig, first_difference, read_recorded
 from winnow.training.objective import check_components, check_objective
 from winnow.training.overrides import load_config
@@ -123,7 +124,7 @@ def write_plan(folder: Path, runs: Sequence[PlannedRun]) -> None:
         }
         for run in runs
     ]
-    write_text(folder / PLAN_FILE, f"{_head(runs)}\n{yaml.safe_dump(entries, sort_keys=False)}")
+    write_checked_text(folder / PLAN_FILE, f"{_head(runs)}\n{yaml.safe_dump(entries, sort_keys=False)}")
 
 
 def _planned_settings(config: RunConfig) -> dict[str, Any]:
@@ -148,8 +149,9 @@ def read_plan(folder: Path) -> list[PlannedRun]:
         ConfigError: If a setting of the plan is invalid.
     """
     file = folder / PLAN_FILE
+    check_listed(file, remedy="Restore it, or resume its runs one by one.")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         entries: list[dict[str, Any]] = yaml.safe_load(text)
         read = [(entry["choices"], entry["config"], RunDir(folder / entry["folder"])) for entry in entries]
         if any(run_dir.path.parent != folder or run_dir.path.name == ".." for _, _, run_dir in read):
@@ -306,8 +308,9 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: If the file cannot be read or lacks the settings of its runs.
     """
+    check_listed(file, error=DataError)
     try:
-        records: list[dict[str, Any]] = parse_json(file.read_text(encoding="utf-8"))["runs"]
+        records: list[dict[str, Any]] = parse_json(read_text(file))["runs"]
         complete = all({"config", "metrics", "best_step", "steps"} <= set(record) for record in records)
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(
