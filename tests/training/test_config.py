@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
+from winnow.integrity import SUMS
 from winnow.training import RunDir
 from winnow.training.build import resolve_config
 from winnow.training.config import RunConfig, config_keys, first_difference, make_config
@@ -184,6 +185,7 @@ def test_records_without_new_settings_keep_their_behavior(tmp_path: Path) -> Non
     tree = yaml.safe_load(run.config_file.read_text())
     del tree["references"]["normalize_proxies"], tree["references"]["lr_multiplier"], tree["train"]["average"]
     run.config_file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    (run.path / SUMS).unlink()
     assert run.read_config() == named
     assert first_difference(resolve_config(named).model_dump(mode="json"), tree) is None
     assert first_run_difference(load_config(None, [*base, *literal]), run.read_config(), None) is None
@@ -204,4 +206,5 @@ def test_a_plan_dates_its_settings(tmp_path: Path) -> None:
     for entry in entries:
         del entry["config"]["train"]["average"]
     plan.write_text(yaml.safe_dump(entries, sort_keys=False))
+    (tmp_path / SUMS).unlink()
     assert [run.config.train.average for run in read_plan(tmp_path)] == [0, 0]
