@@ -29,14 +29,14 @@ app = typer.Typer(
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "evaluate": {"count": 5000, "dim": [128], "deep": 2000, "repeats": 1},
-    "index": {"count": 10_000, "queries": 50, "images": 8, "repeats": 1},
+    "index": {"count": 10_000, "queries": 20, "images": 4, "repeats": 1},
     "losses": {"classes": 2000, "repeats": 2},
     "pooling": {"repeats": 3},
     "serve": {"clients": [1, 4], "seconds": 3},
     "train": {"batch": [8], "jobs": [1, 2], "steps": 2, "repeats": 2, "backbone": "resnet20", "crop": 32},
 }
 """Defaults of each benchmark with `--quick`."""
-EMOJI = 200
+EMOJI = 64
 """Images of the index that `--quick` makes."""
 QUICK_OUT = "runs/bench"
 """Folder of quick results, which replace no published ones."""
@@ -210,7 +210,7 @@ def _index_or_emoji(folder: Path | None, quick: bool) -> Iterator[Path]:
 
     _note("indexing bundled emoji")
     images = load_emoji(images_per_class=1).train
-    model = Embedder.create({"pooling": "gap", "dim": 128, "image": {"resize": 128, "crop": 128}}).eval()
+    model = Embedder.create({"pooling": "gap", "dim": 32, "image": {"resize": 128, "crop": 128}}).eval()
     with TemporaryDirectory() as temporary:
         path = Path(temporary) / "emoji.index"
         Index.build(model, images.select(range(min(len(images), EMOJI))), path)

@@ -22,8 +22,8 @@ MakeFolder = Callable[..., Path]
 NEEDS = {
     "gpu": (torch.cuda.is_available(), "needs a CUDA device"),
     "browser": (
-        CHROMIUM is not None and importlib.util.find_spec("playwright") is not None,
-        "needs Chromium (apt-get install chromium) and Playwright (pip install playwright)",
+        CHROMIUM is not None and all(map(importlib.util.find_spec, ("playwright", "axe_playwright_python"))),
+        "needs Chromium (apt-get install chromium), Playwright, and axe (pip install axe-playwright-python)",
     ),
 }
 """Per marker: whether its tests can run on this machine, and the reason if not."""

@@ -144,7 +144,7 @@ def site(tmp_path_factory):
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
     # Not --quiet: it drops the warnings that make a strict build fail.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=120)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=600)
     assert run.returncode == 0, run.stdout + run.stderr
     return folder
 

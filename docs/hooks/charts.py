@@ -85,9 +85,9 @@ def chart(marks: Sequence[Mark], *, label: str, unit: str, logarithmic: bool = F
 
 
 def difference_text(value: float, low: float | None, high: float | None) -> str:
-    """Return a difference in points with its interval."""
+    """Return a difference in points with its interval, which has no width where nothing is random."""
     text = format_points(value, 1)
-    if low is None or high is None:
+    if low is None or high is None or low == high:
         return text
     return f"{text} [{low:.1f}, {high:.1f}]".replace("-", "−").replace("−0.0", "0.0")
 
@@ -96,7 +96,7 @@ def _tick(value: float, logarithmic: bool) -> str:
     return f"{value:g}×" if logarithmic else f"{value:g}".replace("-", "−")
 
 
-def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+def _ticks(low: float, high: float, wanted: int = 3) -> list[float]:
     """Return round numbers at even distances from below `low` to above `high`."""
     if low == high:
         low, high = low - 1, high + 1

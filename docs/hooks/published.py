@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,20 @@ def protocols() -> str:
         content = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         if marks := differences(content["pairs"]):
             lines += [chart(marks, label=f"Paired differences, {title}", unit="points of MAP@R"), ""]
-            known = [mark for mark in marks if mark.low is not None and mark.high is not None]
-            clear = sum(mark.ends[0] > 0 or mark.ends[1] < 0 for mark in known)
-            lines += [
-                f"**{clear} of {len(marks)} differences have an interval that excludes 0.** Dots: paired difference;"
-            ]
-            lines += ["lines: 95% intervals; n: models.", ""]
+            lines += [f"**{_finding(marks)}** Dots: paired difference; lines: 95% intervals; n: models.", ""]
         lines += [f"Every run with its settings, commit, and machine: `results/protocols/{path.stem}.json`.", ""]
         folded = re.sub("^#+ (.*)$", r"**\1**", body.strip(), flags=re.MULTILINE)
         lines += ['??? abstract "Tables and notes"', "", *(f"    {line}".rstrip() for line in folded.splitlines()), ""]
     return "\n".join(lines)
+
+
+def _finding(marks: Sequence[Mark]) -> str:
+    """Return how many differences are clear of 0."""
+    known = [mark for mark in marks if mark.low is not None]
+    if not known:
+        return "No difference has an interval: that needs two runs of every fold."
+    clear = sum(mark.ends[0] > 0 or mark.ends[1] < 0 for mark in known)
+    return f"Intervals that exclude 0: {clear} of {len(known)}."
 
 
 def leaderboard() -> str:

@@ -92,8 +92,11 @@ def forest(one: Published) -> str:
     ]  # fmt: skip
     if len(marks) < 2:
         return ""
-    above, below = sum((mark.low or 0) > 0 for mark in marks), sum((mark.high or 0) < 0 for mark in marks)
-    finding = f"Of {len(marks)} margins, {above} lie above 0 with their interval and {below} below."
+    known = [mark for mark in marks if mark.low is not None and mark.high is not None]
+    above, below = sum(mark.ends[0] > 0 for mark in known), sum(mark.ends[1] < 0 for mark in known)
+    finding = f"Of {len(known)} margins with an interval, {above} lie above 0 and {below} below."
+    if not known:
+        finding = "No margin has an interval: that needs two runs."
     drawn = chart(marks, label="Margins of the claims", unit="margin, points")
     return f"{drawn}\n\n**{finding}** Dots: difference in the claimed direction; lines: 95% intervals. {_file(one)}"
 

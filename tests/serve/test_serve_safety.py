@@ -1,5 +1,7 @@
 """Rejected requests, after which the service still works: damaged and huge images, other sites, load, slow work."""
 
+import os
+import shutil
 import socket
 import struct
 import threading
@@ -7,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,8 +20,9 @@ from PIL import Image, features
 
 from tests.serve.samples import encoded, resident_bytes, served
 from winnow.errors import DataError, OutputError
-from winnow.index import Index
+from winnow.index import Entry, Index
 from winnow.serve import Limits, create_app
+from winnow.serve.api import image_fields
 from winnow.serve.app import base_url, bind, is_loopback
 from winnow.serve.encoder import QueryEncoder
 from winnow.serve.uploads import MEDIA_TYPES
@@ -238,11 +242,31 @@ def test_readiness_follows_the_verification_of_the_index(index: Index, monkeypat
         assert "being verified" in client.get("/ready").json()["detail"]
 
         def damaged(self: Index) -> bool:
-            raise DataError("vectors.npy: damaged.")
+            raise DataError("/home/me/photos.index/vectors.npy: damaged.")
 
         monkeypatch.setattr(Index, "check", damaged)
-        assert client.get("/ready").json() == {"detail": "vectors.npy: damaged."}
+        assert client.get("/ready").status_code == 503
+        assert client.get("/ready").json() == {"detail": "index: a file is damaged. See the log of the service."}
         assert client.get("/health").status_code == 200
+
+
+def test_a_file_cut_short_ends_the_request_and_no_path_is_told(index: Index, tmp_path: Path) -> None:
+    shutil.copytree(index.path, tmp_path / "index")
+    with TestClient(create_app(Index.open(tmp_path / "index"))) as client:
+        assert client.get("/api/similar/0?k=2").status_code == 200
+        (vectors,) = (tmp_path / "index").glob("generation-*/vectors.npy")
+        os.truncate(vectors, 100)
+        failed = client.get("/api/similar/0?k=2")
+        assert failed.status_code == 503
+        assert "damaged" in failed.json()["detail"]
+        assert str(tmp_path) not in failed.text
+        assert client.get("/health").status_code == 200
+
+
+def test_bytes_of_names_are_no_folders() -> None:
+    entry = Entry(0, "/photos/c\\udcff/a.png", None, "", b"")
+    assert image_fields(entry)["name"] == "c\\udcff/a.png"
+    assert image_fields(replace(entry, path="C:\\photos\\oak\\a.png"))["name"] == "oak/a.png"
 
 
 def test_the_token(index: Index) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from torch import nn
 
 from tests.conftest import TINY, MakeFolder
 from winnow import Embedder
-from winnow.training import RunDir, load_config, train
+from winnow.training import Callback, RunDir, load_config, train
 from winnow.training.averaging import WeightAverage
+from winnow.training.checkpoint import TrainState
+from winnow.training.early_stopping import EarlyStopping
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -125,3 +128,28 @@ def test_a_resumed_run_has_the_same_average(more: tuple[str, ...], make_folder: 
     assert all(torch.equal(best[0][key], best[1][key]) for key in best[0])
     logs = [[{**entry.to_dict(), "seconds": 0} for entry in run.read_history()] for run in (whole, broken)]
     assert logs[0] == logs[1]
+
+
+def test_a_checkpoint_has_the_own_weights_of_a_subproblem_next_to_an_average(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def always(self: EarlyStopping, state: TrainState, value: float) -> bool:
+        state.best_step = state.step  # the best weights of the run are those of the subproblem, but averaged
+        return True
+
+    monkeypatch.setattr(EarlyStopping, "update", always)
+    ccp = ("references=ccp", "references.patience=9", "references.proxies_per_class=2", "references.pool_size=4")
+    settings = args(make_folder(), *ccp, "backbone.train=frozen", "train.max_steps=6", "train.eval_steps=1")
+    run, found = RunDir(tmp_path / "run"), []
+
+    class Compare(Callback):
+        def validated(self, entry: Mapping[str, float], improved: bool, by: str = "MAP@R") -> None:
+            state = run.load(run.checkpoint_file)
+            problems = state["problems"]
+            if entry["step"] and problems["history"][-1]["best_step"] == entry["step"]:
+                best = run.load(run.best_file) if problems["best"] is None else problems["best"]
+                found.append(all(torch.equal(best[key], state["learner"][key]) for key in best))
+
+    train(load_config(None, settings), run, callback=Compare())
+    assert len(found) > 1  # after one step the average is the weights
+    assert all(found)

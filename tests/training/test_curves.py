@@ -124,7 +124,7 @@ def test_the_last_weights_are_selected_without_an_early_stop() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [("train.average=0.8",), CCP], ids=["average", "ccp"])
+@pytest.mark.parametrize("more", [("train.average=0.8",), (*CCP, "train.average=0")], ids=["average", "ccp"])
 def test_a_fixed_budget_takes_the_last_weights_and_resumes_exactly(
     more: tuple[str, ...], make_folder: MakeFolder, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def class_directions(proxies: Tensor, labels: Tensor, num_classes: int) -> Tenso
 
 _LARGE_LOGIT, _SMALL_WEIGHT = 120.0, 0.002  # a logit that is too large, and a weight that did little harm there
 _ENOUGH, _RECENT = 10, 3  # validations before a warning, and those whose mean it reports
-_FAST = 100  # factor on the learning rate of class embeddings with which the loss fell below that of guessing
+_FASTER = 10  # factor on the learning rate of class embeddings that a warning suggests
 
 
 class ZeroShotRegularizer(nn.Module):
@@ -169,7 +169,7 @@ class ZeroShotRegularizer(nn.Module):
         recent = sum(values[-_RECENT:]) / _RECENT
         if len(values) != _ENOUGH or recent <= self.guess:
             return None
-        remedy = f"Try zsr.lr_multiplier={_FAST}" if self.logit_scale <= 1 else "Try zsr.logit_scale=1"
+        remedy = f"Try zsr.lr_multiplier={_FASTER}" if self.logit_scale <= 1 else "Try zsr.logit_scale=1"
         return (
             f"zsr.weight: the loss of ZSR is {recent:.2f} after {_ENOUGH} validations, above that of guessing, "
             f"ln {self.num_classes} = {self.guess:.2f}: attributes predict no classes. {remedy}, or zsr=0."

@@ -204,7 +204,9 @@ class ImageFields(TypedDict):
 
 def image_fields(entry: Entry) -> ImageFields:
     """Return file name and last folder of an entry, without its full path."""
-    parts = PurePath(entry.path.replace("\\", "/")).parts[-2:]
+    # A path of this system keeps its backslashes, which stand for bytes that are not UTF-8.
+    path = entry.path if entry.path.startswith("/") else entry.path.replace("\\", "/")
+    parts = PurePath(path).parts[-2:]
     return {"id": entry.id, "name": "/".join(parts).lstrip("/"), "label": entry.label}
 
 

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import winnow
-from winnow.errors import ConfigError, OutputError, WinnowError
+from winnow.errors import ConfigError, OutputError
 from winnow.index import Index
 from winnow.palette import palette_css
 from winnow.serve import schemas
@@ -82,11 +82,8 @@ def create_app(
     @app.get("/ready", tags=["service"], responses={503: {"model": schemas.ErrorResponse}})
     async def ready() -> schemas.HealthResponse:
         """Return that searches are answered: the files of the index are verified; needs no token."""
-        try:
-            if not index.check():
-                raise RequestError(503, "index: its files are being verified. Try again later.")
-        except WinnowError as error:
-            raise RequestError(503, str(error)) from None
+        if not index.check():
+            raise RequestError(503, "index: its files are being verified. Try again later.")
         return schemas.HealthResponse(entries=len(index))
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["service"])

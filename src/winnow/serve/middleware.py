@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from winnow.errors import WinnowError
+
 LOG = logging.getLogger("winnow.serve")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -152,6 +154,9 @@ class LimitsMiddleware:
             await response.reject(RequestError(503, "service: stopping. Try again later."))
         except RequestError as late:
             await response.reject(late)
+        except WinnowError as damage:  # of a file of the index; its path is not for clients
+            LOG.error("%s %s failed: %s", scope["method"], scope["path"], damage)
+            await response.reject(RequestError(503, "index: a file is damaged. See the log of the service."))
         except Exception:
             LOG.exception("%s %s failed", scope["method"], scope["path"])
             await response.reject(RequestError(500, "service: the request failed. See the log of the service."))

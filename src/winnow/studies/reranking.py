@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from winnow.evaluation import KReciprocal, reranked_metrics, retrieval_metrics
-from winnow.report.style import method_colors, new_figure, styled
+from winnow.report.style import INK, method_colors, new_figure, styled
 from winnow.studies.runner import grid_measurement, restore_grid, train_grid
 from winnow.studies.scores import BY_SEED, Scores, seed_means
 from winnow.studies.settings import C2, CUB_FOLD1, EMOJI, gsp, pooling, scales, train
@@ -117,7 +117,8 @@ def _draw(by_seed: Mapping[int, Sequence[Row]]) -> Figure:
                       for each in rerankings]  # fmt: skip
             positions = [bar + 0.38 * (number - (len(colors) - 1) / 2) for bar in range(len(rerankings))]
             std = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
-            axes.bar(positions, [statistics.mean(each) for each in values], 0.36, yerr=std, color=color, label=method)
+            means = [statistics.mean(each) for each in values]
+            axes.bar(positions, means, 0.36, yerr=std, color=color, ecolor=INK, label=method)
         axes.set_xticks(range(len(rerankings)), [each.replace(", ", "\n") for each in rerankings], fontsize=7)
         axes.set_title(f"{metric} (%)")
     figure.axes[0].legend(fontsize=8)

@@ -57,8 +57,8 @@ def draw_accuracies(axes: Axes, explained: Mapping[str, Sequence[ExplainedModel]
         each = [[100 * one.accuracies[measure] for one in explained[name]] for name in names]
         seeds = [[float(values.mean()) for values in one] for one in each]
         spread = [float(torch.cat(one).std()) for one in each]
-        axes.bar(positions, [statistics.mean(one) for one in seeds], 0.28, yerr=spread, color=color, alpha=0.75,
-                 label=measure)  # fmt: skip
+        axes.bar(positions, [statistics.mean(one) for one in seeds], 0.28, yerr=spread, color=color, ecolor=INK,
+                 alpha=0.75, label=measure)  # fmt: skip
         for position, values in zip(positions, seeds, strict=True):
             axes.plot([position] * len(values), values, ".", color=INK, markersize=3)
     axes.axhline(CHANCE, color=INK, linestyle=(0, (3, 3)), linewidth=0.8, label="chance")

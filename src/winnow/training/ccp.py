@@ -203,12 +203,12 @@ class CCPSolver:
         """Return the history of subproblems as plain values."""
         return [problem.model_dump(by_alias=True) for problem in self.history]
 
-    def state_dict(self, run_best: int) -> dict[str, Any]:
+    def state_dict(self, run_best: int | None) -> dict[str, Any]:
         """Return the entry `problems` of a checkpoint.
 
         Args:
             run_best: Step of the run's best weights, which `best.pt` holds. They are not repeated here if they are also
-                the best of the subproblem.
+                the best of the subproblem. None if it holds other weights, such as their average.
         """
         # At the first step of a subproblem the run's best weights still have the proxies of the last one.
         in_best_file = bool(self._best) and run_best == self.history[-1].best_step > self.history[-1].first_step

@@ -253,13 +253,14 @@ class Trainer:
 
     def checkpoint(self) -> Checkpoint:
         """Return all state of the run."""
+        run_best = self.state.best_step if self.average is None else None  # best.pt has averaged weights
         return {
             "config": self.config.model_dump(mode="json"),
             "learner": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
             "progress": self.state.to_dict(),
-            "problems": None if self.ccp_solver is None else self.ccp_solver.state_dict(self.state.best_step),
+            "problems": None if self.ccp_solver is None else self.ccp_solver.state_dict(run_best),
             "plateau": None if self.plateau is None else self.plateau.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "data": self.data_digest,
