@@ -61,6 +61,9 @@ FORMS: Mapping[str, Sequence[str]] = {
     "C2 + CCP, moving, unit length": [*CCP, "normalize=unit"],
     "C2 + CCP, moving, averaged weights": [*CCP, "train.average=0.99"],
     "C2, a tenth of the rate": ["train.lr=1e-4"],
+    "C2 + CCP, moving at 10 times": [*CCP, "references.lr_multiplier=10"],
+    "C2 + CCP, moving at 10 times, margin 1": [*CCP, *MARGIN, "references.lr_multiplier=10"],
+    "C2 + CCP, moving, a tenth of the rate": [*CCP, "train.lr=1e-4"],
 }
 
 
