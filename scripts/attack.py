@@ -55,7 +55,7 @@ from winnow.training.results import collect_provenance  # noqa: E402
 RESULT, PAGE = ROOT / "results/security/attack.json", ROOT / "docs/security.md"
 RUN = ["backbone=resnet20", "backbone.weights=random", "image.resize=32", "image.crop=32", "dim=8", "train.device=cpu",
        "train.classes_per_batch=2", "train.samples_per_class=2", "train.max_steps=12", "train.eval_steps=4",
-       "train.lr=1e-3", "train.save_embeddings=true", "pooling.num_prototypes=4", "pooling.memory_size=8"]  # fmt: skip
+       "train.lr=1e-3", "pooling.num_prototypes=4", "pooling.memory_size=8"]  # fmt: skip
 CONFIGS = {
     "CCP": ["loss=c2", "references=ccp", "references.proxies_per_class=2", "references.pool_size=4"],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1"],
@@ -189,7 +189,7 @@ def flips(site: Site, scale: float) -> Outcome:
                 for name in ("config.json", "model.safetensors")}  # fmt: skip
     openers |= {file: search for file in site.index.rglob("*") if file.suffix in (".npy", ".sqlite", ".safetensors")}
     openers |= dict.fromkeys((site.index / "index.json", site.index / "model/config.json"), search)
-    openers |= {site.run / name: ["verify", site.run] for name in ("log.jsonl", "test.safetensors")}
+    openers[site.run / "log.jsonl"] = ["verify", site.run]
     openers[site.folder / "table/table.json"] = ["verify", site.folder / "table"]
     for number in range(round(200 * scale)):
         file = list(openers)[number % len(openers)]

@@ -263,7 +263,9 @@ def ended(work: Callable[[], object], words: list[str]) -> int:
     return 0
 
 
-def request_page_and_search(index: Any, listener: Any, host: str, *, limits: Any, token: str | None) -> None:
+def request_page_and_search(
+    index: Any, listener: Any, host: str, *, limits: Any, token: str | None, names: Sequence[str] = ()
+) -> None:
     """Replace `winnow.serve.app.serve`, which ends with Ctrl-C: request the page and a search."""
     listener.close()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
