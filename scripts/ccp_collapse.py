@@ -3,10 +3,10 @@
     python scripts/ccp_collapse.py IMAGES WORK [SEED ...]
 
 IMAGES has CIFAR-100 as class folders below `train` and `test`. WORK keeps the pretrained network and finished runs, so
-the script can be interrupted and several seeds can run at a time. Writes results/ccp_collapse.json with the runs that
-are finished. A ResNet-20 is pretrained on 45 classes. Its last stage and a projection are then fine-tuned on 32 other
-classes, from stored maps of two crops per image; 8 classes validate and 15 test. Margins, normalization, and a learning
-rate ten times that of CUB are those of [Thesis] for Cars196, where C2 + CCP collapsed.
+the script can be interrupted and several seeds can run at a time. Writes results/ccp_collapse.json with all finished
+runs; without seeds it trains none. A ResNet-20 is pretrained on 45 classes. Its last stage and a projection are then
+fine-tuned on 32 other classes, from stored maps of two crops per image; 8 classes validate and 15 test. Margins,
+normalization, and a learning rate ten times that of CUB are those of [Thesis] for Cars196, where C2 + CCP collapsed.
 """
 
 from __future__ import annotations
@@ -257,4 +257,4 @@ def main(images: Path, work: Path, seeds: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), [int(one) for one in sys.argv[3:]] or [0, 1, 2])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), [int(one) for one in sys.argv[3:]])
