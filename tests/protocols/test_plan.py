@@ -18,6 +18,7 @@ from tests.conftest import MakeFolder
 from tests.protocols import finished
 from winnow.cli.main import app
 from winnow.errors import ConfigError, DataError, ModelError
+from winnow.integrity import SUMS
 from winnow.protocols import (
     BACKBONES,
     DATASETS,
@@ -419,6 +420,7 @@ def test_ccp_of_version_0_1_0_is_the_literal_one(tmp_path: Path) -> None:
         finished.finish(run, 0.2, config=config, steps=100)
         file = run.planned.run_dir.config_file
         file.write_text(yaml.safe_dump(config, sort_keys=False))
+        (run.planned.run_dir.path / SUMS).unlink()
     (tmp_path / "first" / "c2+ccp-literal").rename(tmp_path / "first" / "c2+ccp")
     for name in ("c2+ccp", "c2+ccp-literal"):
         request = finished.make_request("conventional", tmp_path / "first", name)
@@ -430,6 +432,7 @@ def test_ccp_of_version_0_1_0_is_the_literal_one(tmp_path: Path) -> None:
     assert both[0] == both[1] is not None
     file = tmp_path / "first" / "table.json"
     file.write_text(file.read_text().replace("c2+ccp-literal", "c2+ccp"))  # as version 0.1.0 wrote it
+    (tmp_path / "first" / SUMS).unlink()
     assert [row.method for row in read_table(file).rows] == ["c2+ccp-literal"]
     for name in ("c2+ccp", "c2+ccp-literal"):
         request = finished.make_request("conventional", tmp_path / f"from {name}", name, results=[file])

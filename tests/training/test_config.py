@@ -6,8 +6,12 @@ import pytest
 import yaml
 
 from winnow.errors import ConfigError
+from winnow.integrity import SUMS
+from winnow.training import RunDir
+from winnow.training.build import resolve_config
 from winnow.training.config import RunConfig, config_keys, first_difference, make_config
 from winnow.training.overrides import load_config
+from winnow.training.sweep import first_run_difference, plan_runs, read_plan, write_plan
 
 
 def test_defaults_are_a_valid_config_that_survives_yaml(tmp_path: Path) -> None:
@@ -160,3 +164,47 @@ def test_settings_of_a_term_without_weight_are_no_difference() -> None:
     assert difference([], ["zsr.logit_scale=9.5", "libc.num_heads=8"]) is None
     assert difference(["zsr=0.1"], ["zsr=0.1", "zsr.logit_scale=9.5"]) == "zsr.logit_scale"
     assert difference([], ["zsr=0.1", "zsr.logit_scale=9.5"]) == "zsr.weight"
+
+
+@pytest.mark.parametrize(("mode", "average", "factor"), [("frozen", 0, 10), ("full", 0.998, 100)])
+def test_average_and_rate_of_proxies_follow_the_backbone(mode: str, average: float, factor: float) -> None:
+    config = load_config(None, ["backbone=resnet20", f"backbone.train={mode}", "train.device=cpu", "references=ccp"])
+    resolved = resolve_config(config)
+    assert resolved.train.average == average
+    assert resolved.references.lr_multiplier == factor  # type: ignore[attr-defined]
+    assert config.train.average is None  # of the request, which other machines resolve differently
+
+
+def test_records_without_new_settings_keep_their_behavior(tmp_path: Path) -> None:
+    """Both a record with the old value and one without it resume as runs of version 0.1.0 did."""
+    base = ["backbone=resnet20", "backbone.train=full", "train.device=cpu", "references=ccp"]
+    literal = ["references.normalize_proxies=false", "references.lr_multiplier=1", "train.average=0"]
+    run = RunDir(tmp_path / "run")
+    run.create(resolve_config(load_config(None, [*base, *literal])))
+    named = run.read_config()
+    tree = yaml.safe_load(run.config_file.read_text())
+    del tree["references"]["normalize_proxies"], tree["references"]["lr_multiplier"], tree["train"]["average"]
+    run.config_file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    (run.path / SUMS).unlink()
+    assert run.read_config() == named
+    assert first_difference(resolve_config(named).model_dump(mode="json"), tree) is None
+    assert first_run_difference(load_config(None, [*base, *literal]), run.read_config(), None) is None
+    moving = first_run_difference(load_config(None, base), run.read_config(), None)
+    assert moving is not None
+    assert moving.startswith("references.normalize_proxies")
+    averaged = load_config(None, [*base, *literal, "train.average=0.9"])
+    assert "train.average" in str(first_run_difference(averaged, run.read_config(), None))
+
+
+def test_a_plan_dates_its_settings(tmp_path: Path) -> None:
+    """Runs of an early plan that have not started have no average; those of a present plan have the default."""
+    runs = plan_runs(tmp_path, None, ["backbone=resnet20", "backbone.train=full"], ["seed=0,1"])
+    write_plan(tmp_path, runs)
+    assert [run.config.train.average for run in read_plan(tmp_path)] == [None, None]
+    plan = tmp_path / "plan.yaml"
+    entries = yaml.safe_load(plan.read_text())
+    for entry in entries:
+        del entry["config"]["train"]["average"]
+    plan.write_text(yaml.safe_dump(entries, sort_keys=False))
+    (tmp_path / SUMS).unlink()
+    assert [run.config.train.average for run in read_plan(tmp_path)] == [0, 0]
