@@ -141,7 +141,8 @@ def test_run_that_cannot_start_leaves_no_folder(make_folder: MakeFolder, tmp_pat
 
 
 def test_run_is_trained_by_one_process_at_a_time(make_folder: MakeFolder, tmp_path: Path) -> None:
-    first, second = planned(tmp_path, make_folder(), "seed=0,1", words=("backbone.train=full",))
+    words = ("backbone.train=full", "train.average=0")  # a value: the folder of a started run has no open ones
+    first, second = planned(tmp_path, make_folder(), "seed=0,1", words=words)
     first.run_dir.create(first.config)
     with first.run_dir.lock():
         taken, free = train_in_parallel([first, second])

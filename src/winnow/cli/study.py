@@ -185,7 +185,7 @@ def short_cost(cost: str) -> str:
     "30 runs" are runs on a GPU, and CUB is data that must be supplied.
     """
     first = cost.partition(",")[0]
-    if "GPU" in cost:
+    if "GPU" in cost or "CUB" in cost:
         runs = first.split(" ")[0]
         return f"{runs} runs" if runs.isdigit() else "CUB"
     for long, short in TIMES.items():

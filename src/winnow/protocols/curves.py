@@ -8,6 +8,7 @@ from winnow.errors import ModelError
 from winnow.protocols.spec import ProtocolSpec
 from winnow.training.results import Metrics, RunResult, ValidationEntry
 from winnow.training.run_dir import RunDir
+from winnow.training.sweep import recorded_digits
 
 HEADLINE = ("MAP@R", "P@1")
 """Metrics of every table, which the published tables have too."""
@@ -30,11 +31,14 @@ def late_metrics(protocol: ProtocolSpec, run_dir: RunDir, result: RunResult) -> 
 
 
 def _means(entries: Sequence[ValidationEntry], group: str, start: str) -> Metrics:
-    """Return the means of the headline metrics of a group; none if an entry lacks one."""
+    """Return the means of the headline metrics of a group; none if an entry lacks one.
+
+    Values have the digits of a record, so a table is the same from run folders and from its own record.
+    """
     found: list[Metrics] = [getattr(entry, group) for entry in entries]
     if not found or not all(metric in one for one in found for metric in HEADLINE):
         return {}
-    return {f"{start}{metric}": sum(one[metric] for one in found) / len(found) for metric in HEADLINE}
+    return {f"{start}{metric}": sum(recorded_digits(one[metric]) for one in found) / len(found) for metric in HEADLINE}
 
 
 def read_curve(run_dir: RunDir) -> list[ValidationEntry]:

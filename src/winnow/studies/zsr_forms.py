@@ -82,7 +82,7 @@ def _authors_cost(s: Scores) -> Evidence:
 
 ZSR_FORMS = GridStudy(
     name="zsr-forms", title="Forms of zero-shot regularization on frozen features", measures="scale and rates of ZSR",
-    source="[GSP], section 4.3", group="Zero-shot regularization",
+    source="[GSP]", group="Zero-shot regularization",
     scales=scales(
         EMOJI(steps=600, seeds=3, cost="15 minutes, 36 runs", source="", every=100,
               details="GSP with eps 20 and mu 0.05, C2, weight 0.1, class embeddings in 128-D"),

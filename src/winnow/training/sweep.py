@@ -336,8 +336,13 @@ def validation_columns(history: Sequence[ValidationEntry]) -> dict[str, list[flo
         return {}
     return {
         "step": [entry["step"] for entry in entries],
-        **{name: [float(f"{entry[key]:.6g}") for entry in entries] for name, key in columns.items()},
+        **{name: [recorded_digits(entry[key]) for entry in entries] for name, key in columns.items()},
     }
+
+
+def recorded_digits(value: float) -> float:
+    """Return a metric with the six digits that a record has."""
+    return float(f"{value:.6g}")
 
 
 def _before_first_step(entry: ValidationEntry) -> dict[str, float]:
