@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from ra
 EXACT = ["train.precision=64-true", "train.max_steps=8", "train.eval_steps=4"]
 UNEVEN = ["train.classes_per_batch=5", "train.samples_per_class=3"]  # 7 and 8 images of 2 processes
 RAGGED = ["train.classes_per_batch=4", "train.samples_per_class=4"]  # 5, 5 and 6 images of 3 processes
-ALTERNATING = [*CCP, "zsr=0.2", "zsr.preset=authors", "train.max_steps=12", "train.eval_steps=2", "train.eval_batch_size=7",
-               "train.patience=9", *UNEVEN]  # fmt: skip
+ALTERNATING = [*CCP, "zsr=0.2", "zsr.preset=authors", "train.max_steps=12", "train.eval_steps=2",
+               "train.eval_batch_size=7", "train.patience=9", *UNEVEN]  # fmt: skip
 CASES = {
     "gsp, zsr": ["loss=c2", "zsr=0.3", "pooling.learn_mu=true", "regularizer=r2", "regularizer.centers=means", *UNEVEN],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1",
