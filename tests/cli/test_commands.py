@@ -466,7 +466,7 @@ def test_several_runs_are_trained_concurrently_and_compared(
     assert "±" in said.out
     assert "pooling=gsp,seed=1: step 4: loss" in said.err
     names = {p.name for p in (tmp_path / "all").iterdir()}
-    assert names == {"plan.yaml", *(f"pooling={p},seed={s}" for p in ("gap", "gsp") for s in (0, 1))}
+    assert names == {"plan.yaml", "SHA256SUMS", *(f"pooling={p},seed={s}" for p in ("gap", "gsp") for s in (0, 1))}
     assert (tmp_path / "all" / "pooling=gap,seed=0" / "curves.png").is_file()
     assert winnow("evaluate", "all/pooling=gsp,seed=1").code == 0
     assert "already contains runs" in one_line_error(winnow("train", *words, "--sweep", "seed=0,1", "--out", "all"))

@@ -154,6 +154,8 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert CliRunner().invoke(app, [*base, "--no-train"]).exit_code == 0
     again = json.loads((out / "table.json").read_text())
     assert again["runs"][0]["validations"] == {}
+    for row in saved["rows"]:  # the log has the means over the last third
+        row["cells"] = [cell for cell in row["cells"] if not cell["metric"].startswith("last third")]
     assert again["rows"] == saved["rows"]
     assert len(saved["missing"]) == 1
     assert {"commit", "machine", "command", "settings"} <= saved.keys()

@@ -136,12 +136,14 @@ def test_run_without_a_newer_setting_resumes(make_folder: MakeFolder, tmp_path: 
             del settings["train"]["freeze_backbone_steps"], settings["plateau"]
         run.run_dir.config_file.write_text(yaml.safe_dump(tree, sort_keys=False))
         run.run_dir.save(run.run_dir.checkpoint_file, state)
+        (run.run_dir.path / SUMS).unlink()  # which an earlier version did not write
         check_same(run.config, run.run_dir)
     for run, outcome in zip(runs, train_in_parallel(runs), strict=True):
         assert outcome.result is not None, outcome.error
         assert outcome.result.metrics == train(run.config, RunDir(tmp_path / run.name)).metrics
     tree = read_yaml(runs[0].run_dir.config_file)
     runs[0].run_dir.config_file.write_text(yaml.safe_dump({**tree, "gone": 1}))
+    (runs[0].run_dir.path / SUMS).unlink()
     with pytest.raises(ConfigError, match=r"config\.yaml: gone: unknown config key"):
         check_same(runs[0].config, runs[0].run_dir)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DATASETS = {"cub200": "CUB-200", "cars196": "Cars196", "sop": "SOP", "inshop": "In-shop"}
 """Datasets of the published numbers, and their headings."""
 UNKNOWN = "–"
+WIDTH = 80
 NUMBER, NAME = 14, 16  # widths of columns
 RUNS = 3
 """Runs of the conventional protocol."""
@@ -65,6 +66,8 @@ def _line(recipe: Recipe, method: str, measured: Mapping[str, MeasuredRecall]) -
     cells = [f"{published_text(published.get(data))}/{measured_text(measured.get(data))}" for data in DATASETS]
     minutes = f"{measured['cub200'].minutes:.0f}" if "cub200" in measured else UNKNOWN
     name = method.removeprefix("recipe=")
+    if len(name) > WIDTH:
+        name = name.replace(",", ",\n  ")  # a line for each further setting
     start = f"{name:<{NAME}}" if len(name) < NAME else f"{name}\n{'':<{NAME}}"
     return f"{start}{''.join(f'{cell:<{NUMBER}}' for cell in cells)}{minutes}"
 
