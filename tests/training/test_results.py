@@ -24,4 +24,5 @@ def test_runs_with_another_scale_of_zsr_are_noted() -> None:
 
     assert zsr_scale_note([{}, config(0, logit_scale=9.5), config(0.1, logit_scale=1)]) == ""
     assert "`zsr.logit_scale=9.5`" in zsr_scale_note([config(0.1, scale=9.5), config(0.1, logit_scale=9.5)])
+    assert "=1` and `zsr.logit_scale=9.5`" in zsr_scale_note([config(1, logit_scale=1), config(1, logit_scale=9.5)])
     assert "=3` and `zsr.logit_scale=9.5`" in zsr_scale_note([config(1, scale=9.5), config(1, logit_scale=3)])

@@ -161,9 +161,9 @@ class RunResult(Provenance):
 def zsr_scale_note(configs: Iterable[Mapping[str, Any]]) -> str:
     """Return a sentence if runs have another scale of zero-shot regularization than the default, else ""."""
     terms = [one["zsr"] for one in configs if one.get("zsr", {}).get("weight")]
-    scales = sorted({float(term.get("logit_scale", term.get("scale", 1))) for term in terms} - {1.0})
-    named = " and ".join(f"`zsr.logit_scale={scale:g}`" for scale in scales)
-    return f"Runs with ZSR have {named}; the authors' code has 9.5, the default is 1." if scales else ""
+    scales = {float(term.get("logit_scale", term.get("scale", 1))) for term in terms}
+    named = " and ".join(f"`zsr.logit_scale={scale:g}`" for scale in sorted(scales))
+    return f"Runs with ZSR have {named}; the authors' code has 9.5, the default is 1." if scales - {1.0} else ""
 
 
 _METRIC_GROUPS = ("val", "raw", "test", "raw_test")
