@@ -179,6 +179,17 @@ def test_sliders_change_the_selection_and_can_be_taken_back(page: Any, photos: P
     assert heat(page, "#shown") == before
 
 
+def test_an_image_may_be_chosen_before_the_settings_arrive(page: Any, photos: Path) -> None:
+    held: list[Any] = []
+    page.route("**/api/about", lambda route: held.append(route))
+    page.reload()
+    upload(page, photos)
+    held.pop().continue_()
+    expect(page.locator("#selection")).to_be_visible()
+    expect(page.locator("#reset")).to_be_disabled()
+    expect(page.locator("#mu-value")).not_to_have_text("")
+
+
 def test_a_neighbor_is_searched_with_and_back_goes_back(page: Any, photos: Path) -> None:
     upload(page, photos)
     second = page.locator("#found button").nth(1)

@@ -246,7 +246,8 @@ async function begin() {
     }
   }
   if (about.prototypes) prototypes = startPrototypes({ searchWith, complain });
-  if (!query) restore(); // unless an image was chosen before the response
+  if (!query) restore();
+  else if (about.adjustable) showSliders(); // an image was chosen before the response
 }
 
 document.addEventListener('dragover', (event) => {
