@@ -21,7 +21,7 @@ from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
 from winnow.cli.console import comparison_rows, metrics_table
 from winnow.cli.progress import ConsoleCallback, bars
-from winnow.cli.train import advise, check_data
+from winnow.cli.train import advise, check_inputs
 from winnow.integrity import SUMS
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
@@ -451,7 +451,7 @@ def test_training_requires_data(winnow: Winnow, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
     (tmp_path / "c.yaml").write_text("data: photos\n")
     for file, overrides in ((None, ["data=emoji"]), (None, ["data.path=photos"]), ("c.yaml", [])):
-        check_data(load_config(file, overrides))
+        check_inputs([load_config(file, overrides)])
 
 
 @pytest.mark.slow
