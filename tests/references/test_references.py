@@ -259,6 +259,7 @@ def test_proxy_losses_use_proxies_by_default() -> None:
         ("batch_weight", {"name": "ccp", "batch_weight": -1.0}),
         ("patience", {"name": "ccp", "patience": 0}),
         ("max_problems", {"name": "ccp", "max_problems": 0}),
+        ("max_steps", {"name": "ccp", "max_steps": 0}),
     ],
     ids=str,
 )

@@ -106,6 +106,26 @@ def test_no_subproblem_returns_to_unset_prototypes() -> None:
     torch.testing.assert_close(trainer.objective.proximal.target["pooling.prototypes"], set_from_data)
 
 
+@pytest.mark.parametrize("start", ["best", "last"])
+def test_subproblem_that_still_improves_ends_after_its_maximum_of_steps(start: str) -> None:
+    trainer = ccp_trainer("references.patience=9", "references.max_steps=8", f"references.start_from={start}")
+    history, states = solver_of(trainer).history, {}
+    tell(trainer, 0, 0.5)
+    for step, value in ((5, 0.6), (10, 0.7), (15, 0.9), (20, 0.8)):
+        states[step] = move(trainer, 0.01)
+        tell(trainer, step, value)
+    assert [(one.first_step, one.steps) for one in history] == [(0, 10), (10, 10), (20, 0)]
+    assert (history[1].best, history[1].best_step, history[1].end) == (0.9, 15, 0.8)
+    target = trainer.objective.proximal.target
+    assert all(torch.equal(value, states[15][f"model.{name}"]) for name, value in target.items())
+    model = trainer.objective.model.state_dict()
+    assert all(
+        torch.equal(value, states[15 if start == "best" else 20][f"model.{name}"]) for name, value in model.items()
+    )
+    tell(trainer, 30, 0.9, over=True)
+    assert len(history) == 3
+
+
 def test_no_subproblem_starts_at_the_end_of_a_run() -> None:
     trainer = ccp_trainer("references.patience=1")
     tell(trainer, 0, 0.5)

@@ -43,6 +43,8 @@ class ChanceConstrainedProxies(ProxyReferences):
         proximal_weight: Weight lambda of the proximal penalty, at least 0.
         batch_weight: Weight w of the loss within the batch, at least 0. The authors' code has 0.1, [CCP] has 0.
         patience: Validations without improvement that end a subproblem, at least 1.
+        max_steps: Number of steps after which the next validation ends a subproblem, also one that still improves, at
+            least 1. None means no limit.
         monitor: Validation metric that ends subproblems. The best weights of the run are chosen by `train.monitor`.
         max_problems: Maximum number of subproblems; the last one continues until the run ends. None means no limit.
         start_from: Weights that a subproblem starts from: the "best" of the last one, or its "last" ones, which the
@@ -80,6 +82,7 @@ class ChanceConstrainedProxies(ProxyReferences):
         proximal_weight: float = 2e-4,
         batch_weight: float = 0.1,
         patience: int = 3,
+        max_steps: int | None = None,
         monitor: Literal["MAP@R", "P@1"] = "MAP@R",
         max_problems: int | None = None,
         start_from: Literal["best", "last"] = "best",
@@ -93,10 +96,12 @@ class ChanceConstrainedProxies(ProxyReferences):
             )
         check_at_least("proximal_weight", proximal_weight, 0)
         check_at_least("patience", patience, 1)
+        if max_steps is not None:
+            check_at_least("max_steps", max_steps, 1)
         if max_problems is not None:
             check_at_least("max_problems", max_problems, 1)
         self.pool_size, self.proximal_weight = pool_size, proximal_weight
-        self.patience, self.monitor, self.max_problems = patience, monitor, max_problems
+        self.patience, self.max_steps, self.monitor, self.max_problems = patience, max_steps, monitor, max_problems
         if lr_multiplier is not None:
             check_at_least("lr_multiplier", lr_multiplier, 0)
         self.start_from, self.normalize_proxies, self.lr_multiplier = start_from, normalize_proxies, lr_multiplier

@@ -88,8 +88,9 @@ class CCPSolver:
             self._save_best(step, value)
         else:
             self._without_gain += 1
-        last = len(self.history) == self._ccp.max_problems
-        if self._without_gain >= self._ccp.patience and ready and not (last or over):
+        last, most = len(self.history) == self._ccp.max_problems, self._ccp.max_steps
+        converged = self._without_gain >= self._ccp.patience or (most is not None and problem.steps >= most)
+        if converged and ready and not (last or over):
             self._converge()
             yield from self._iter_start(step, problem.best if self._ccp.start_from == "best" else value)
 
