@@ -1,20 +1,25 @@
 """Find what lets C2 with CCP collapse in the first steps, on a small network that is fine-tuned.
 
-    python scripts/ccp_collapse.py IMAGES WORK [SEED ...]
+    python scripts/ccp_collapse.py IMAGES [WORK] [--jobs N]
 
-IMAGES has CIFAR-100 as class folders below `train` and `test`. WORK keeps the pretrained network and finished runs, so
-the script can be interrupted and several seeds can run at a time. Writes results/ccp_collapse.json with all finished
-runs; without seeds it trains none. A ResNet-20 is pretrained on 45 classes. Its last stage and a projection are then
-fine-tuned on 32 other classes, from stored maps of two crops per image; 8 classes validate and 15 test. Margins,
-normalization, and a learning rate ten times that of CUB are those of [Thesis] for Cars196, where C2 + CCP collapsed.
+IMAGES has CIFAR-100, or some images of each class, as class folders below `train` and `test`. WORK keeps the
+pretrained network and finished runs of these settings, so an interrupted script resumes. Writes
+results/ccp_collapse.json after the last run. A ResNet-20 is pretrained on 45 classes. Its last stage and a projection
+are then fine-tuned on 32 other classes, from stored maps of two crops per image; 8 classes validate and 15 test.
+Margins, normalization, and a learning rate ten times that of CUB are those of [Thesis] for Cars196, where C2 + CCP
+collapsed. A run takes a minute on one core.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from winnow.data import Labels
+from winnow.files import write_text
 from winnow.models import Embedder, Head, principal_directions
 from winnow.models.architectures import ResNetCIFAR
 from winnow.models.backbone import Backbone
@@ -34,10 +40,11 @@ from winnow.training.results import collect_provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = {"pretrain": 45, "train": 32, "val": 8, "test": 15}  # classes; no class has two roles
-EVERY = {"val": 4, "test": 6}  # every fourth and sixth image of a class is evaluated
+EVERY = 2  # every second image of a validation or test class is evaluated
+SEEDS = (0, 1, 2)
 MEAN = torch.tensor([0.5071, 0.4865, 0.4409]).view(1, 3, 1, 1)
 STD = torch.tensor([0.2673, 0.2564, 0.2762]).view(1, 3, 1, 1)
-EPOCHS, BATCH, STAGES = 3, 128, 7  # of pretraining; the stem and two stages are not fine-tuned
+EPOCHS, BATCH, STAGES = 10, 128, 7  # of pretraining; the stem and two stages are not fine-tuned
 STEPS, LATE = 300, 200  # the last third follows step 200
 
 BASE = [
@@ -48,6 +55,8 @@ BASE = [
 ]  # fmt: skip
 MARGIN = ["loss.pos_margin=0", "loss.neg_margin=1"]
 CCP, LITERAL = ["references=ccp"], ["references=ccp", "references.preset=literal"]
+SLOWER, TENTH = [*CCP, "references.lr_multiplier=10"], ["train.lr=1e-4"]
+OFTEN = [*SLOWER, "references.max_steps=25"]
 FORMS: Mapping[str, Sequence[str]] = {
     "C2": [],
     "C2 + CCP, literal": LITERAL,
@@ -57,13 +66,16 @@ FORMS: Mapping[str, Sequence[str]] = {
     "C2 + CCP, moving, margin 1": [*CCP, *MARGIN],
     "C2 + CCP, literal, from the best weights": [*LITERAL, "references.start_from=best"],
     "C2 + CCP, moving, from the last weights": [*CCP, "references.start_from=last"],
-    "C2 + CCP, literal, a tenth of the rate": [*LITERAL, "train.lr=1e-4"],
     "C2 + CCP, moving, unit length": [*CCP, "normalize=unit"],
     "C2 + CCP, moving, averaged weights": [*CCP, "train.average=0.99"],
-    "C2, a tenth of the rate": ["train.lr=1e-4"],
-    "C2 + CCP, moving at 10 times": [*CCP, "references.lr_multiplier=10"],
-    "C2 + CCP, moving at 10 times, margin 1": [*CCP, *MARGIN, "references.lr_multiplier=10"],
-    "C2 + CCP, moving, a tenth of the rate": [*CCP, "train.lr=1e-4"],
+    "C2 + CCP, moving at 10 times": SLOWER,
+    "C2 + CCP, moving at 10 times, margin 1": [*SLOWER, *MARGIN],
+    "C2 + CCP, new proxies every 25 steps": OFTEN,
+    "C2 + CCP, new proxies every 25 steps, margin 1": [*OFTEN, *MARGIN],
+    "C2, a tenth of the rate": TENTH,
+    "C2 + CCP, literal, a tenth of the rate": [*LITERAL, *TENTH],
+    "C2 + CCP, moving, a tenth of the rate": [*CCP, *TENTH],
+    "C2 + CCP, new proxies every 25 steps, a tenth of the rate": [*CCP, "references.max_steps=25", *TENTH],
 }
 
 
@@ -148,8 +160,8 @@ def pretrain(pixels: Tensor, labels: Labels, generator: torch.Generator, rng: np
     return network.eval()
 
 
-def prepare(images: Path, file: Path) -> None:
-    """Pretrain the network, and store its last stage and the maps before it."""
+def prepare(images: Path, file: Path) -> dict[str, int]:
+    """Pretrain the network, store its last stage and the maps before it, and return the images of each role."""
     pixels, labels = read_images(images)
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     ends = np.cumsum(list(ROLES.values()))
@@ -168,13 +180,14 @@ def prepare(images: Path, file: Path) -> None:
 
     stored: dict[str, Any] = {"last": nn.Sequential(*layers[STAGES:]).state_dict()}
     for role in ("train", "val", "test"):
-        some = rows[role][:: EVERY.get(role, 1)]
+        some = rows[role][:: 1 if role == "train" else EVERY]
         ranks = np.searchsorted(np.sort(roles[role]), labels[some])
         stored[role] = (maps_of(normalized(pixels[some])), torch.from_numpy(ranks))
         if role == "train":
             stored["crops"] = [maps_of(random_crops(pixels[some], generator)) for _ in range(2)]
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save(stored, file)
+    return {"pretrain": len(own), **{role: len(stored[role][1]) for role in ("train", "val", "test")}}
 
 
 def train_form(words: Sequence[str], seed: int, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +198,10 @@ def train_form(words: Sequence[str], seed: int, stored: Mapping[str, Any]) -> di
     last.load_state_dict(stored["last"])
     backbone = Backbone(last, out_index=None, num_features=64, mean=(0.0,), std=(1.0,), freeze_batch_norm=True)
     embedder = Embedder(backbone, Head(64, config.dim, config.pooling), config)
-    inputs = {"train": StoredMaps(*stored["train"], stored["crops"]), **{r: StoredMaps(*stored[r]) for r in EVERY}}
+    inputs = {
+        "train": StoredMaps(*stored["train"], stored["crops"]),
+        **{r: StoredMaps(*stored[r]) for r in ("val", "test")},
+    }
     with torch.no_grad():
         features = torch.cat([backbone.eval()(part.float()).mean((2, 3)) for part in inputs["train"].maps.split(512)])
         embedder.head.init_projection(directions=principal_directions(features))
@@ -233,28 +249,60 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def main(images: Path, work: Path, seeds: Sequence[int]) -> None:
-    torch.set_num_threads(1)
-    file = work / "maps.pt"
+def run_file(work: Path, form: str, seed: int) -> Path:
+    return work / f"{list(FORMS).index(form):02d}-{seed}.json"
+
+
+def is_finished(file: Path, words: Sequence[str], prepared: Mapping[str, Any]) -> bool:
+    """Return whether a file holds a run with these settings and from this network."""
     if not file.is_file():
-        prepare(images, file)
-    stored = torch.load(file)
-    for seed in seeds:
-        for number, (form, words) in enumerate(FORMS.items()):
-            run = work / f"{number:02d}-{seed}.json"
-            if not run.is_file():
-                found = {"form": form, "seed": seed, "settings": list(words), "commit": collect_provenance().commit}
-                run.write_text(json.dumps(found | train_form(words, seed, stored)))
-                print(form, seed, summarize([json.loads(run.read_text())]), flush=True)
-    runs = [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
-    by_form = {form: [run for run in runs if run["form"] == form] for form in FORMS}
+        return False
+    run = json.loads(file.read_text())
+    return bool(run["settings"] == [*BASE, *words] and run["prepared"] == prepared)
+
+
+def run_form(work: Path, form: str, seed: int, prepared: Mapping[str, Any]) -> str:
+    """Train a form and write its run; return its name."""
+    torch.set_num_threads(1)
+    stored = torch.load(work / "maps.pt", mmap=True)
+    provenance = collect_provenance()
+    found = train_form(FORMS[form], seed, stored)
+    run = {"form": form, "seed": seed, "settings": [*BASE, *FORMS[form]], "commit": provenance.commit,
+           "machine": provenance.to_dict()["machine"], "prepared": prepared, **found}  # fmt: skip
+    write_text(run_file(work, form, seed), json.dumps(run))
+    return f"{form}, seed {seed}: {summarize([run])}"
+
+
+def main(images: Path, work: Path, jobs: int) -> None:
+    provenance = collect_provenance()
+    record = work / "prepared.json"
+    if not record.is_file():
+        torch.set_num_threads(jobs)
+        counts = prepare(images, work / "maps.pt")
+        write_text(record, json.dumps({"commit": provenance.commit, "epochs": EPOCHS, "images": counts}))
+    prepared = json.loads(record.read_text())
+    missing = [
+        (form, seed)
+        for seed in SEEDS
+        for form, words in FORMS.items()
+        if not is_finished(run_file(work, form, seed), words, prepared)
+    ]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for one in as_completed([pool.submit(run_form, work, form, seed, prepared) for form, seed in missing]):
+            print(one.result(), flush=True)
+    by_form = {form: [json.loads(run_file(work, form, seed).read_text()) for seed in SEEDS] for form in FORMS}
+    runs = [{key: value for key, value in run.items() if key != "prepared"} for own in by_form.values() for run in own]
     result = {
-        **collect_provenance().to_dict(), "command": "python scripts/ccp_collapse.py IMAGES WORK 0 1 2",
-        "settings": BASE, "rows": [{"form": form, **summarize(own)} for form, own in by_form.items() if own],
-        "runs": runs,
+        **provenance.to_dict(), "command": f"python {shlex.join(sys.argv)}", "prepared": prepared, "settings": BASE,
+        "rows": [{"form": form, **summarize(own)} for form, own in by_form.items()], "runs": runs,
     }  # fmt: skip
-    (ROOT / "results" / "ccp_collapse.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_text(ROOT / "results" / "ccp_collapse.json", json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), [int(one) for one in sys.argv[3:]])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("images", type=Path)
+    parser.add_argument("work", type=Path, nargs="?", default=Path("runs/ccp-collapse"))
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    main(given.images, given.work, given.jobs)

@@ -18,6 +18,7 @@ from winnow.report.claims import Verdict
 from winnow.studies import StudyRequest, finetune_small
 from winnow.studies.finetune_small import (
     ALONE,
+    ALTERNATING,
     AVERAGE,
     BEFORE,
     BOTH,
@@ -80,7 +81,7 @@ def test_class_folders_hold_the_images_of_their_role(tmp_path: Path) -> None:
     folder = write_classes(tmp_path / "classes", images, counts)
     roles = class_roles()
     parts = {part: load_images(str(folder / part)) for part in ("pretrain", HELD_OUT, UNSEEN)}
-    assert [len(one) for one in parts.values()] == [90, 60, 45 * 4 + 10 + 15 * 2]
+    assert [len(one) for one in parts.values()] == [45, 30, 60 * 4 + 10 + 15 * 2]
     names = [name.partition(" ")[2] for name in parts[UNSEEN].class_names]
     assert names == [CIFAR100_CLASSES[label] for role in ("train", "val", "test") for label in roles[role]]
     assert not set(names) & {name.partition(" ")[2] for name in parts["pretrain"].class_names}
@@ -98,22 +99,24 @@ def test_class_folders_hold_the_images_of_their_role(tmp_path: Path) -> None:
 def test_forms_differ_in_what_their_names_say(tmp_path: Path) -> None:
     request = StudyRequest(FULL, tmp_path, train=False)
     plan = plan_grid(FINETUNE_SMALL.located(request), request)
-    assert len(plan) == 30
+    assert len(plan) == 36
     for variant, seed, run in plan:
         config: Any = run.config
-        moving, averaged = "moving" in variant.name, "averaged" in variant.name
+        averaged, alternating = "averaged" in variant.name, "alternating" in variant.name
+        moving = alternating or "moving" in variant.name
         assert config.train.average == (0.998 if averaged else 0)
         assert (config.references.name == "ccp") == ("CCP" in variant.name)
         if "CCP" in variant.name:
             assert config.references.normalize_proxies == moving
             assert config.references.start_from == ("best" if moving else "last")
-            assert config.train.lr_multipliers == {"references.proxies": 100 if moving else 1}
+            assert config.references.lr_multiplier == (10 if moving else 1)
+            assert config.references.max_steps == (100 if alternating else None)
         assert (config.loss.name, config.seed) == (variant.group.lower(), seed)
         assert config.train.test_curve
         assert config.train.select_weights == "best"
         assert config.train.patience > config.train.max_steps / config.train.eval_steps  # every run has a whole curve
         data = config.data
-        assert (data.train_classes, data.val_classes, data.test_classes) == ("1-45", "46-55", "56-70")
+        assert (data.train_classes, data.val_classes, data.test_classes) == ("1-60", "61-70", "71-85")
 
 
 def test_numbers_of_a_run_are_of_its_test_curve() -> None:
@@ -128,8 +131,8 @@ def test_numbers_of_a_run_are_of_its_test_curve() -> None:
 
 
 def test_claims_compare_both_numbers() -> None:
-    late = {ALONE: 20.0, AVERAGE: 21.0, LITERAL: 17.0, MOVING: 20.5, BOTH: 22.0}
-    stop = {ALONE: 20.0, AVERAGE: 20.0, LITERAL: 20.4, MOVING: 19.0, BOTH: 20.0}
+    late = {ALONE: 20.0, AVERAGE: 21.0, LITERAL: 17.0, MOVING: 20.5, BOTH: 22.0, ALTERNATING: 21.5}
+    stop = {ALONE: 20.0, AVERAGE: 20.0, LITERAL: 20.4, MOVING: 19.0, BOTH: 20.0, ALTERNATING: 20.0}
     by_seed = {
         seed: [
             {"method": name_of(loss, form), "MAP@R": stop[form] + 0.01 * seed * (form != ALONE),
@@ -147,6 +150,9 @@ def test_claims_compare_both_numbers() -> None:
         literal = {when: found[f"{loss}: CCP, literal, improves the loss alone, {when}"] for when in
                    ("early stop", LATE)}  # fmt: skip
         assert [one.verdict for one in literal.values()] == [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]  # it flips
+        mended = found[f"{loss}: CCP, alternating, improves CCP, moving, {LATE}"]
+        assert mended.difference is not None
+        assert mended.difference.mean == pytest.approx(1.0)
         both = found[f"{loss}: CCP, moving and averaged, improves averaged weights of the loss alone, {LATE}"]
         assert both.difference is not None
         assert both.difference.mean == pytest.approx(1.0)
