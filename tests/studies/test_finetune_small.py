@@ -109,7 +109,7 @@ def test_forms_differ_in_what_their_names_say(tmp_path: Path) -> None:
         if "CCP" in variant.name:
             assert config.references.normalize_proxies == moving
             assert config.references.start_from == ("best" if moving else "last")
-            assert config.references.lr_multiplier == (10 if moving else 1)
+            assert config.references.lr_multiplier == (30 if moving else 1)
             assert config.references.max_steps == (100 if alternating else None)
         assert (config.loss.name, config.seed) == (variant.group.lower(), seed)
         assert config.train.test_curve
