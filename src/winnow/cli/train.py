@@ -176,6 +176,7 @@ def train_sweep(
     trust: bool,
 ) -> None:
     """Plan or resume the runs of a sweep, train them, and compare them."""
+    from winnow.cli.console import note
     from winnow.training.sweep import plan_runs, read_plan, write_plan
 
     if resume is not None:
@@ -189,6 +190,7 @@ def train_sweep(
         if (source := run_folder_of(words)) is not None:
             check_trust([run.config for run in runs], source, trust)
         write_plan(folder, runs)
+    note(f"{len(runs)} runs in {folder}", dim=True)
     with resumable(folder):
         outcomes = train_runs(runs, jobs)
     print_outcomes(folder, outcomes)
