@@ -569,3 +569,14 @@ def test_runs_that_did_not_improve_are_reported(winnow: Winnow, make_folder: Mak
     said = winnow("train", f"data={make_folder()}", *TINY, "train.lr=1e-12", "--sweep", "seed=0,1", "--out", "all")
     assert said.code == 0
     assert "2 of 2 runs have their best validation before the first step" in said.out
+
+
+def test_a_wrong_path_is_answered_with_what_was_meant(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    image = next(data.rglob("*.png"))
+    said = one_line_error(winnow("index", "runs/firs", data, "-o", "i"))
+    assert "not found" in said
+    assert "did you mean 'first'" in said
+    assert "winnow explain RUN" in one_line_error(winnow("explain", image))
+    assert "winnow index RUN DATA" in one_line_error(winnow("search", "runs/first", image))

@@ -114,6 +114,8 @@ class Pace:
 
 def duration(seconds: float) -> str:
     """Return a time in seconds, minutes, or hours."""
+    if seconds < 0.5:
+        return "under 1 s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
