@@ -128,3 +128,4 @@ def test_a_lower_p_at_1_is_reported_only_if_map_at_r_rose() -> None:
     assert "2.0" in text
     assert describe_drop({"MAP@R": 0.40, "P@1": 0.73}, before) is None
     assert describe_drop({"MAP@R": 0.34, "P@1": 0.71}, before) is None
+    assert describe_drop({"MAP@R": 0.3502, "P@1": 0.71}, before) is None  # would print 0.0

@@ -435,9 +435,10 @@ def test_an_interrupt_says_how_to_resume(
 
 
 def test_advice_is_given_where_training_gained_nothing() -> None:
-    assert advise(0.8, 0.7) is None
-    assert "Try train.lr" in (advise(0.7, 0.7) or "")
-    perfect = advise(1.0, 1.0) or ""
+    assert advise(0.8, 0.7, 40) is None
+    for trained, untrained, step in ((0.7, 0.7, 40), (0.8, 0.7, 0)):  # the projection alone may gain a little
+        assert "Try train.lr" in (advise(trained, untrained, step) or "")
+    perfect = advise(1.0, 1.0, 0) or ""
     assert "data.val_fraction" in perfect
     assert "train.lr" not in perfect  # no gain is possible
 
@@ -568,3 +569,14 @@ def test_runs_that_did_not_improve_are_reported(winnow: Winnow, make_folder: Mak
     said = winnow("train", f"data={make_folder()}", *TINY, "train.lr=1e-12", "--sweep", "seed=0,1", "--out", "all")
     assert said.code == 0
     assert "2 of 2 runs have their best validation before the first step" in said.out
+
+
+def test_a_wrong_path_is_answered_with_what_was_meant(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    image = next(data.rglob("*.png"))
+    said = one_line_error(winnow("index", "runs/firs", data, "-o", "i"))
+    assert "not found" in said
+    assert "did you mean 'first'" in said
+    assert "winnow explain RUN" in one_line_error(winnow("explain", image))
+    assert "winnow index RUN DATA" in one_line_error(winnow("search", "runs/first", image))

@@ -63,7 +63,8 @@ def test_the_loss_of_zsr_is_shown_beside_that_of_guessing(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")]
+    ("seconds", "text"),
+    [(0.4, "under 1 s"), (0.6, "1 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -10,7 +10,7 @@ import torch
 
 from tests.conftest import TINY, MakeFolder
 from winnow.models import Embedder
-from winnow.training import RunConfig, load_config, train
+from winnow.training import RunCache, RunConfig, load_config, train
 from winnow.training.build import load_splits, resolve_config
 from winnow.training.callbacks import Callback, CallbackList
 from winnow.training.duration import Duration, first_stop, measure_duration
@@ -81,6 +81,17 @@ def test_the_earliest_end_is_that_of_a_run_without_gains(
     assert first_stop(config) == expected
     if "references=ccp" not in words:  # whose next subproblems go on
         assert train(config, tmp_path / "run").steps == expected
+
+
+def test_the_first_of_several_runs_is_estimated(make_folder: MakeFolder, tmp_path: Path) -> None:
+    heard, cache = Estimates(), RunCache()
+    folder = make_folder()
+    shared = [
+        train(tiny(folder, f"seed={seed}"), tmp_path / str(seed), callback=heard, cache=cache).metrics
+        for seed in (0, 1)
+    ]
+    assert [one.images for one in heard.found] == [32]
+    assert shared == [train(tiny(folder, f"seed={seed}"), tmp_path / f"alone{seed}").metrics for seed in (0, 1)]
 
 
 def test_features_in_memory_are_always_computed(make_folder: MakeFolder, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
 
 def print_result(run_dir: RunDir, result: RunResult) -> None:
     """Print the metrics of a run and of the baseline, and the next commands."""
-    from winnow.cli.console import echo, metrics_table, out
+    from winnow.cli.console import echo, echo_prose, metrics_table, out
     from winnow.cli.evaluate import PRETRAINED, default_map_row, describe_drop
     from winnow.cli.progress import ConsoleCallback
 
@@ -130,14 +130,14 @@ def print_result(run_dir: RunDir, result: RunResult) -> None:
         f"trained ({config['pooling']['name']}, {config['dim']}-D)": result.metrics[split],
     }
     out.print(metrics_table(rows, f"{SPLIT_TITLES[split]} (%)"))
-    if advice := advise(result.metrics["val"]["MAP@R"], result.untrained["val"]["MAP@R"]):
-        echo(advice)
+    if advice := advise(result.metrics["val"]["MAP@R"], result.untrained["val"]["MAP@R"], result.best_step):
+        echo_prose(advice)
     if notice := describe_drop(result.metrics[split], result.untrained[split]):
-        echo(notice)
-    if not result.prototypes_ready:
-        echo(
+        echo_prose(notice)
+    if not result.prototypes_ready and result.best_step > 0:
+        echo_prose(
             f"The best step, {result.best_step}, precedes the initialization of the prototypes, so the model uses "
-            "average pooling. Increase train.max_steps, or lower pooling.memory_size."
+            "average pooling. Lower pooling.memory_size."
         )
     run, data = quote(str(run_dir.path)), quote(str(config["data"]["path"]))
     echo(f"run: {run_dir.path}  (best at step {result.best_step} of {result.steps})")
@@ -146,19 +146,22 @@ def print_result(run_dir: RunDir, result: RunResult) -> None:
     echo("      winnow serve my.index")
 
 
-def advise(trained: float, untrained: float) -> str | None:
+def advise(trained: float, untrained: float, best_step: int) -> str | None:
     """Return advice if training gained nothing, by MAP@R of the validation classes."""
-    if trained > untrained:
-        return None
     if untrained == 1:
         return (
             "The pretrained backbone already retrieves every image of the validation classes, so no checkpoint can be "
             "selected. Increase data.val_fraction."
         )
-    return (
-        "Training did not improve MAP@R of the validation classes over the pretrained backbone. Try train.lr=3e-5, "
-        "another loss, or data with more classes."
-    )
+    remedy = "Try train.lr=3e-5, another loss, or data with more classes."
+    if best_step == 0:
+        return (
+            "No step improved MAP@R of the validation classes over the start, so the model is the pretrained backbone "
+            f"with average pooling and a projection. {remedy}"
+        )
+    if trained > untrained:
+        return None
+    return f"Training did not improve MAP@R of the validation classes over the pretrained backbone. {remedy}"
 
 
 # Several runs
@@ -173,6 +176,7 @@ def train_sweep(
     trust: bool,
 ) -> None:
     """Plan or resume the runs of a sweep, train them, and compare them."""
+    from winnow.cli.console import note
     from winnow.training.sweep import plan_runs, read_plan, write_plan
 
     if resume is not None:
@@ -186,6 +190,7 @@ def train_sweep(
         if (source := run_folder_of(words)) is not None:
             check_trust([run.config for run in runs], source, trust)
         write_plan(folder, runs)
+    note(f"{len(runs)} runs in {folder}", dim=True)
     with resumable(folder):
         outcomes = train_runs(runs, jobs)
     print_outcomes(folder, outcomes)
@@ -217,7 +222,7 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
     Raises:
         TrainingError: If a run failed.
     """
-    from winnow.cli.console import comparison_rows, echo, out
+    from winnow.cli.console import comparison_rows, echo, echo_prose, out
     from winnow.cli.evaluate import describe_drop
 
     done = [(outcome.run, outcome.result) for outcome in outcomes if outcome.result is not None]
@@ -228,11 +233,13 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
         for run, result in done:
             split = "test" if "test" in result.metrics else "val"
             if notice := describe_drop(result.metrics[split], result.untrained[split], run.name):
-                echo(notice)
+                echo_prose(notice)
         idle = [run.name for run, result in done if result.best_step == 0]
         if idle:
-            echo(f"{len(idle)} of {len(done)} runs have their best validation before the first step, so training did "
-                 f"not improve them: {'; '.join(idle)}")  # fmt: skip
+            echo_prose(
+                f"{len(idle)} of {len(done)} runs have their best validation before the first step, so training did "
+                f"not improve them: {'; '.join(idle)}"
+            )
     echo(f"runs: {folder}")
     failed = [outcome.run.name for outcome in outcomes if outcome.error is not None]
     if failed:
