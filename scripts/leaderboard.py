@@ -73,7 +73,7 @@ class Comparison:
         method: Label of the method.
         names: Names of the method in the source; the first that occurs is read.
         source: File below the repository.
-        baseline: Names of the baseline in the source; empty for the published number of the method.
+        baseline: Names of the baseline in the source; empty for a published number or the pretrained network.
         against: Label of the baseline.
         metric: Metric in the source.
     """
@@ -86,7 +86,7 @@ class Comparison:
     method: str
     names: tuple[str, ...]
     source: str
-    baseline: tuple[str, ...]
+    baseline: tuple[str, ...] = ()
     against: str = "GAP"
     metric: str = METRIC
 
@@ -98,6 +98,12 @@ CUB, CARS, EMOJI = "CUB-200-2011", "Cars196", "Emoji collages"
 PROTOCOLS, POOLINGS, DEMO = "results/protocols", "results/poolings.json", "results/demo.json"
 CUB_FROZEN, CUB_TUNED = f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", f"{PROTOCOLS}/fair-cub200-resnet50.json"
 CCP = f"{PROTOCOLS}/fair3-fixed-cub200-resnet50.json"
+FOLDER = "results/folder_of_photos.json"
+FOLDER_ROWS = (
+    (60, 20, "CPU", LITE, (0, 1, 2)), (60, 20, "GPU", "fine-tuned EfficientNet-Lite0", (0,)),
+    (24, 12, "CPU", LITE, (0, 1)),
+)  # fmt: skip
+"""Classes, images of each, device, network, and seeds of the runs on folders of photos."""
 RECIPE_ROWS = (
     ("proxy-anchor", "`proxy-anchor`", "recipe=proxy-anchor", ("cub200", "cars196")),
     ("best", "`best`", "recipe=best", ("cub200", "cars196")),
@@ -123,6 +129,10 @@ COMPARISONS = (
     Comparison("gsp-cub-frozen-sharp", "gsp", CUB, FROZEN, 128, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
                "GSP+ZSR"),
     Comparison("gsp-cub-tuned", "gsp", CUB, TUNED, 128, "GSP+ZSR", GSP_ZSR, CUB_TUNED, ("c2",)),
+    *(Comparison(f"folder-{classes}-{device.lower()}-{seed}", "folder", f"{classes} bird classes of {images} images",
+                 network, 512, f"split {seed}", (f"{classes} classes x {images}, {device}, seed {seed}",), FOLDER,
+                 against="pretrained")
+      for classes, images, device, network, seeds in FOLDER_ROWS for seed in seeds),
     *(Comparison(f"recipe-{key}-{data}{'' if metric == 'P@1' else '-map'}", "recipes", title, TUNED, 512, label,
                  (name,), f"{PROTOCOLS}/conventional-recipes-{data}-resnet50.json", (), "published", metric)
       for key, label, name, sets in RECIPE_ROWS for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
@@ -158,7 +168,9 @@ def collect(root: Path = ROOT) -> list[Row]:
 def read(root: Path, one: Comparison) -> Row:
     """Return the row of a comparison from its source: a protocol, a study, or the demo."""
     content = json.loads((root / one.source).read_text(encoding="utf-8"))
-    if not one.baseline:
+    if one.against == "pretrained":
+        found = _read_trained(content, one)
+    elif not one.baseline:
         found = _read_published(content, one)
     else:
         found = _read_protocol(content, one) if "pairs" in content else _read_runs(content, one)
@@ -235,6 +247,13 @@ def _read_published(content: dict[str, Any], one: Comparison) -> Measured:
     known = RECIPES[recipe].published if one.metric == "P@1" else {}  # R@1 without a gallery
     published = known[content["set"]].value if content["set"] in known else None
     return Measured(value, published, Estimate(value - (published or 0.0)), row["finished"], row["planned"], "runs")
+
+
+def _read_trained(content: dict[str, Any], one: Comparison) -> Measured:
+    runs = {run["run"]: run for run in content["runs"]}
+    run = runs[_first(one.names, runs, one.source)]
+    value, baseline = (100 * metrics["test"][one.metric] for metrics in (run["metrics"], run["untrained"]))
+    return Measured(value, baseline, Estimate(value - baseline), 1, 1, "run")
 
 
 def _cell(row: dict[str, Any], one: Comparison) -> dict[str, Any]:
@@ -334,6 +353,15 @@ def short_table(rows: Sequence[Row], cite: Cite) -> str:
     return _table(["method", METRIC, "difference from GAP [95% interval]", "n", "source"], 2, lines)
 
 
+def folder_table(rows: Sequence[Row], cite: Cite) -> str:
+    """Return trained models against the pretrained network, one run each."""
+    return _table(
+        ["folder, network, split", "pretrained", "trained", "difference", "source"], 3,
+        ([f"{row.dataset}, {row.backbone}, {row.method}", _number(row.baseline_value), _number(row.value),
+          _signed(row.difference or 0.0), cite(row.source)] for row in rows),
+    )  # fmt: skip
+
+
 def recipe_table(rows: Sequence[Row], cite: Cite) -> str:
     """Return R@1 of recipes with the published number, and their MAP@R."""
     maps = {(row.method, row.dataset): row.value for row in rows if row.metric == METRIC}
@@ -347,7 +375,7 @@ def recipe_table(rows: Sequence[Row], cite: Cite) -> str:
 
 TABLES: dict[str, Callable[[Sequence[Row], Cite], str]] = {
     "main": main_table, "others": method_table, "poolings": short_table, "demo": short_table, "gsp": method_table,
-    "ccp": method_table, "more": method_table, "recipes": recipe_table,
+    "ccp": method_table, "more": method_table, "folder": folder_table, "recipes": recipe_table,
 }  # fmt: skip
 PARTS = {"more": ("others", "ccp")}
 """Tables whose rows are those of several tables."""

@@ -9,7 +9,7 @@ import re
 from html import escape, unescape
 from typing import Any
 
-LEAST_COLUMNS, MOST_CHARACTERS = 4, 60
+LEAST_COLUMNS, MOST_CHARACTERS = 3, 60
 """A table with fewer columns, or of fewer characters in its longest cells, fits a phone."""
 _BLOCK = re.compile(r"<details.*?</details>|<table>.*?</table>", re.DOTALL)
 _HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
