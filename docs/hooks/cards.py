@@ -1,6 +1,6 @@
 """Wide tables as cards on phones: each cell gets the heading of its column, which the style sheet shows.
 
-Folded tables of raw numbers remain tables, because they are read by column.
+Folded tables of numbers remain tables, because they are read by column; folded claims are read one by one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 LEAST_COLUMNS, MOST_CHARACTERS = 3, 60
 """A table with fewer columns, or of fewer characters in its longest cells, fits a phone."""
 _BLOCK = re.compile(r"<details.*?</details>|<table>.*?</table>", re.DOTALL)
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _CELL = re.compile(r"<td\b[^>]*>(.*?)</td>", re.DOTALL)
 _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
@@ -39,5 +40,13 @@ def _plain(content: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Mark the tables of a page that are not folded."""
-    return _BLOCK.sub(lambda found: cards(found[0]) if found[0].startswith("<table") else found[0], html)
+    """Mark the tables of a page that are not folded, and all tables of claims."""
+
+    def mark(found: re.Match[str]) -> str:
+        if found[0].startswith("<table"):
+            return cards(found[0])
+        return _TABLE.sub(
+            lambda table: cards(table[0]) if _HEADING.findall(table[0])[0] == "claim" else table[0], found[0]
+        )
+
+    return _BLOCK.sub(mark, html)

@@ -40,6 +40,13 @@ def test_each_cell_names_its_column_and_keeps_its_role(hook: Any) -> None:
     assert re.sub(r' (?:role|data-heading)="[^"]*"| data-cards', "", html) == f"<p>a</p>{table(WIDE)}<p>b</p>"
 
 
+def test_folded_claims_are_cards(hook: Any) -> None:
+    claims = [["claim", *WIDE[0][1:]], *WIDE[1:]]
+    html = hook.on_page_content(f"<details>{table(claims)}{table(WIDE)}</details>")
+    assert html.count("data-cards") == 1
+    assert html.endswith(f"{table(WIDE)}</details>")
+
+
 @pytest.mark.parametrize(
     "html",
     [
