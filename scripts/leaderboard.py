@@ -105,13 +105,15 @@ FOLDER_ROWS = (
 )  # fmt: skip
 """Classes, images of each, device, network, and seeds of the runs on folders of photos."""
 RECIPE_ROWS = (
-    ("proxy-anchor", "`proxy-anchor`", "recipe=proxy-anchor", ("cub200", "cars196")),
-    ("best", "`best`", "recipe=best", ("cub200", "cars196")),
+    ("best", "`best`, 256 pixels", "recipe=best", "recipes-256", ("cub200", "cars196")),
+    ("proxy-anchor", "`proxy-anchor`", "recipe=proxy-anchor", "recipes", ("cub200", "cars196")),
+    ("best-60", "`best`, 224 pixels, 60 epochs", "recipe=best,train.max_steps=60,image.resize=256,image.crop=224",
+     "recipes", ("cub200", "cars196")),
     ("potential-field", "`potential-field`, rate 1e-4", "recipe=potential-field,train.lr=1e-4,train.max_steps=60",
-     ("cub200",)),
-    ("hist-head", "`hist-head`", "recipe=hist-head", ("cub200",)),
+     "recipes", ("cub200",)),
+    ("hist-head", "`hist-head`", "recipe=hist-head", "recipes", ("cub200",)),
 )  # fmt: skip
-"""Key, label, name in the table, and datasets of the measured recipes."""
+"""Key, label, name in the table, middle of the name of the file, and datasets of the measured recipes."""
 
 COMPARISONS = (
     Comparison("emoji", "main", EMOJI, LITE, 128, "GSP+ZSR", ("GSP + ZSR",), DEMO, ("GAP",)),
@@ -134,8 +136,8 @@ COMPARISONS = (
                  against="pretrained")
       for classes, images, device, network, seeds in FOLDER_ROWS for seed in seeds),
     *(Comparison(f"recipe-{key}-{data}{'' if metric == 'P@1' else '-map'}", "recipes", title, TUNED, 512, label,
-                 (name,), f"{PROTOCOLS}/conventional-recipes-{data}-resnet50.json", (), "published", metric)
-      for key, label, name, sets in RECIPE_ROWS for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
+                 (name,), f"{PROTOCOLS}/conventional-{file}-{data}-resnet50.json", (), "published", metric)
+      for key, label, name, file, sets in RECIPE_ROWS for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
       for metric in ("P@1", METRIC)),
     *(Comparison(f"emoji-{key}", "poolings", EMOJI, LITE, dim, label, (f"{name}, C2",), POOLINGS, ("GAP, C2",))
       for key, label, name, dim in (
