@@ -111,7 +111,7 @@ def test_recipes_are_the_best_run_beside_the_published_number(script: Any) -> No
     assert best.value == pytest.approx(max(values), abs=1e-4)
     assert (best.n, best.baseline_value) == (3, 69.9)
     table = script.recipe_table([row for row in rows.values() if row.table == "recipes"], str)
-    line = next(line for line in table.splitlines() if line.startswith("| `best`, CUB"))
+    line = next(line for line in table.splitlines() if line.startswith("| `best`, 256 pixels, CUB"))
     assert line.split(" | ")[2] == "–", "no number is published"
 
 
