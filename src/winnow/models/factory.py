@@ -229,12 +229,16 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     }
 
 
-def check_weight_file(path: Path) -> None:
-    """Raise `ModelError` if a weight file does not exist."""
+def check_weight_file(path: Path, name: str = "the network") -> None:
+    """Raise `ModelError` if a weight file of a network does not exist; the message says what it must contain."""
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
         hint = did_you_mean(path.name, (p.name for p in folder.iterdir() if p.suffix in SUFFIXES))
-        raise ModelError(f"{path}: weight file does not exist{hint} Set backbone.weights to an existing file.")
+        raise ModelError(
+            f"{path}: weight file does not exist{hint} Set backbone.weights to a state dict (.safetensors, .pt, .pth) "
+            f"with the parameter names of {name}. The weights of {', '.join(BUNDLED_NETWORKS)} are installed: "
+            f"backbone={BUNDLED_NETWORKS[0]} backbone.weights=auto."
+        )
 
 
 def present_keys(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -351,7 +355,7 @@ def check_backbone(config: BackboneConfig) -> None:
     """
     check_network(config.name)
     if config.weights not in ("auto", "random"):
-        check_weight_file(Path(config.weights).expanduser())
+        check_weight_file(Path(config.weights).expanduser(), config.name)
     elif not (
         config.weights == "random" or config.name in {*BUILTIN_NETWORKS, *NETWORKS} or bundled_weights(config.name)
     ):
