@@ -5,7 +5,7 @@ python scripts/leaderboard.py --check    # fail if a number differs from its sou
 
 Each row of the CSV names the file that it was computed from. A page contains a table between the lines
 `<!-- leaderboard:NAME -->` and `<!-- /leaderboard -->`, or one number between the same markers inside a line, as
-`<!-- leaderboard:cub-frozen.difference -->`. Numbers are MAP@R in percent, and points.
+`<!-- leaderboard:cub-frozen.difference -->`. Numbers are percent and points, of the metric that a row names.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.report.claims import Estimate, estimate
+from winnow.training.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 CSV = "results/leaderboard.csv"
@@ -35,7 +36,10 @@ _NEVER = "–"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: a method, its baseline, and their paired difference, in percent and points."""
+    """One comparison: a method, its baseline, and their paired difference, in percent and points.
+
+    The baseline of a recipe is its published number: `baseline_value` is None without one.
+    """
 
     key: str
     table: str
@@ -43,10 +47,11 @@ class Row:
     backbone: str
     dim: int
     method: str
+    metric: str
     value: float
     baseline: str
-    baseline_value: float
-    difference: float
+    baseline_value: float | None
+    difference: float | None
     low: float | None
     high: float | None
     n: int
@@ -68,7 +73,9 @@ class Comparison:
         method: Label of the method.
         names: Names of the method in the source; the first that occurs is read.
         source: File below the repository.
-        baseline: Names of the baseline in the source.
+        baseline: Names of the baseline in the source; empty for a published number or the pretrained network.
+        against: Label of the baseline.
+        metric: Metric in the source.
     """
 
     key: str
@@ -79,7 +86,9 @@ class Comparison:
     method: str
     names: tuple[str, ...]
     source: str
-    baseline: tuple[str, ...]
+    baseline: tuple[str, ...] = ()
+    against: str = "GAP"
+    metric: str = METRIC
 
 
 GSP_ZSR = ("c2+gsp-zsr", "c2+gsp")
@@ -87,19 +96,47 @@ SHARP = ("c2+gsp-zsr,pooling.eps=20", "c2+gsp,pooling.eps=20")
 LITE, FROZEN, TUNED = "frozen EfficientNet-Lite0", "frozen ResNet-50", "fine-tuned ResNet-50"
 CUB, CARS, EMOJI = "CUB-200-2011", "Cars196", "Emoji collages"
 PROTOCOLS, POOLINGS, DEMO = "results/protocols", "results/poolings.json", "results/demo.json"
+CUB_FROZEN, CUB_TUNED = f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", f"{PROTOCOLS}/fair-cub200-resnet50.json"
+CCP = f"{PROTOCOLS}/fair3-fixed-cub200-resnet50.json"
+FOLDER = "results/folder_of_photos.json"
+FOLDER_ROWS = (
+    (60, 20, "CPU", LITE, (0, 1, 2)), (60, 20, "GPU", "fine-tuned EfficientNet-Lite0", (0,)),
+    (24, 12, "CPU", LITE, (0, 1)),
+)  # fmt: skip
+"""Classes, images of each, device, network, and seeds of the runs on folders of photos."""
+RECIPE_ROWS = (
+    ("proxy-anchor", "`proxy-anchor`", "recipe=proxy-anchor", ("cub200", "cars196")),
+    ("best", "`best`", "recipe=best", ("cub200", "cars196")),
+    ("potential-field", "`potential-field`, rate 1e-4", "recipe=potential-field,train.lr=1e-4,train.max_steps=60",
+     ("cub200",)),
+    ("hist-head", "`hist-head`", "recipe=hist-head", ("cub200",)),
+)  # fmt: skip
+"""Key, label, name in the table, and datasets of the measured recipes."""
 
 COMPARISONS = (
     Comparison("emoji", "main", EMOJI, LITE, 128, "GSP+ZSR", ("GSP + ZSR",), DEMO, ("GAP",)),
-    Comparison("cub-frozen", "main", CUB, FROZEN, 512, "GSP+ZSR", GSP_ZSR,
-               f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", ("c2",)),
-    Comparison("cub-tuned", "main", CUB, TUNED, 512, "GSP+ZSR", GSP_ZSR,
-               f"{PROTOCOLS}/fair-cub200-resnet50.json", ("c2",)),
+    Comparison("cub-frozen", "main", CUB, FROZEN, 512, "GSP+ZSR", GSP_ZSR, CUB_FROZEN, ("c2",)),
+    Comparison("cub-tuned", "main", CUB, TUNED, 512, "GSP+ZSR", GSP_ZSR, CUB_TUNED, ("c2",)),
     Comparison("cars-tuned", "main", CARS, TUNED, 512, "GSP+ZSR", GSP_ZSR,
                f"{PROTOCOLS}/fair-cars196-resnet50-bf16.json", ("c2",)),
-    Comparison("cub-frozen-delf", "others", CUB, FROZEN, 512, "DeLF", ("c2+delf",),
-               f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", ("c2",)),
-    Comparison("cub-frozen-sharp", "others", CUB, FROZEN, 512, "GSP+ZSR, `pooling.eps=20`", SHARP,
-               f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", GSP_ZSR),
+    Comparison("cub-frozen-delf", "others", CUB, FROZEN, 512, "DeLF", ("c2+delf",), CUB_FROZEN, ("c2",)),
+    Comparison("cub-frozen-sharp", "others", CUB, FROZEN, 512, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
+               "GSP+ZSR"),
+    Comparison("ccp-ms", "ccp", CUB, TUNED, 128, "MS+CCP", ("ms+ccp",), CCP, ("ms",), "MS"),
+    Comparison("ccp-c2", "ccp", CUB, TUNED, 128, "C2+CCP", ("c2+ccp",), CCP, ("c2",), "C2"),
+    Comparison("gsp-emoji", "gsp", EMOJI, LITE, 128, "GSP", ("GSP",), DEMO, ("GAP",)),
+    Comparison("gsp-cub-frozen", "gsp", CUB, FROZEN, 128, "GSP+ZSR", GSP_ZSR, CUB_FROZEN, ("c2",)),
+    Comparison("gsp-cub-frozen-sharp", "gsp", CUB, FROZEN, 128, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
+               "GSP+ZSR"),
+    Comparison("gsp-cub-tuned", "gsp", CUB, TUNED, 128, "GSP+ZSR", GSP_ZSR, CUB_TUNED, ("c2",)),
+    *(Comparison(f"folder-{classes}-{device.lower()}-{seed}", "folder", f"{classes} bird classes of {images} images",
+                 network, 512, f"split {seed}", (f"{classes} classes x {images}, {device}, seed {seed}",), FOLDER,
+                 against="pretrained")
+      for classes, images, device, network, seeds in FOLDER_ROWS for seed in seeds),
+    *(Comparison(f"recipe-{key}-{data}{'' if metric == 'P@1' else '-map'}", "recipes", title, TUNED, 512, label,
+                 (name,), f"{PROTOCOLS}/conventional-recipes-{data}-resnet50.json", (), "published", metric)
+      for key, label, name, sets in RECIPE_ROWS for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
+      for metric in ("P@1", METRIC)),
     *(Comparison(f"emoji-{key}", "poolings", EMOJI, LITE, dim, label, (f"{name}, C2",), POOLINGS, ("GAP, C2",))
       for key, label, name, dim in (
           ("netvlad", "NetVLAD, 8192-D", "NetVLAD 64x128", 8192), ("delf", "DeLF", "DeLF", 128),
@@ -131,45 +168,97 @@ def collect(root: Path = ROOT) -> list[Row]:
 def read(root: Path, one: Comparison) -> Row:
     """Return the row of a comparison from its source: a protocol, a study, or the demo."""
     content = json.loads((root / one.source).read_text(encoding="utf-8"))
-    measure = _read_protocol if "pairs" in content else _read_runs
-    value, baseline, difference, planned = measure(content, one)
-    unit = "models" if "pairs" in content else "seeds"
-    assert difference.n is not None, "a paired difference has a number of pairs"
-    shown = [None if bound is None else round(bound, 4) for bound in (difference.low, difference.high)]
+    if one.against == "pretrained":
+        found = _read_trained(content, one)
+    elif not one.baseline:
+        found = _read_published(content, one)
+    else:
+        found = _read_protocol(content, one) if "pairs" in content else _read_runs(content, one)
+    bounds = found.difference.low, found.difference.high
     return Row(
-        one.key, one.table, one.dataset, one.backbone, one.dim, one.method, round(value, 4),
-        "GAP" if one.baseline != GSP_ZSR else "GSP+ZSR", round(baseline, 4), round(difference.mean, 4), *shown,
-        difference.n, planned, unit, one.source,
+        one.key, one.table, one.dataset, one.backbone, one.dim, one.method, one.metric, round(found.value, 4),
+        one.against, _rounded(found.baseline), None if found.baseline is None else _rounded(found.difference.mean),
+        *map(_rounded, bounds), found.n, found.planned, found.unit, one.source,
     )  # fmt: skip
 
 
-def _read_protocol(content: dict[str, Any], one: Comparison) -> tuple[float, float, Estimate, int]:
+@dataclass(frozen=True)
+class Measured:
+    """Values of a method and its baseline, and their difference, over n of the planned pairs."""
+
+    value: float
+    baseline: float | None
+    difference: Estimate
+    n: int
+    planned: int
+    unit: str
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _read_protocol(content: dict[str, Any], one: Comparison) -> Measured:
     rows = {row["method"]: row for row in content["rows"]}
     method, baseline = _first(one.names, rows, one.source), _first(one.baseline, rows, one.source)
-
-    def value(name: str) -> float:
-        cells = rows[name]["cells"]
-        return float(next(c["value"] for c in cells if c["size"] == one.dim and c["metric"] == METRIC))
-
+    values = [_cell(rows[name], one)["value"] for name in (method, baseline)]
+    if one.dim == content["protocol"]["dim"] and (folds := _fold_differences(content, method, baseline, one.metric)):
+        return Measured(*values, estimate(folds), len(folds), content["protocol"]["parts"], "folds")
     pair = next(
         p for p in content["pairs"]
-        if (p["method"], p["against"], p["size"], p["metric"]) == (method, baseline, one.dim, METRIC)
+        if (p["method"], p["against"], p["size"], p["metric"]) == (method, baseline, one.dim, one.metric)
     )  # fmt: skip
     found = pair["difference"]
     difference = Estimate(found["mean"], found["std"], found["low"], found["high"], pair["models"])
-    return value(method), value(baseline), difference, rows[method]["planned"]
+    return Measured(*values, difference, pair["models"], rows[method]["planned"], "models")
 
 
-def _read_runs(content: dict[str, Any], one: Comparison) -> tuple[float, float, Estimate, int]:
+def _fold_differences(content: dict[str, Any], method: str, baseline: str, metric: str) -> list[float]:
+    """Return the difference of single models in each fold if all folds have one run, else nothing.
+
+    The bootstrap over the models of a fold, which gives the intervals of protocols, needs several runs of each fold.
+    """
+    runs: dict[str, dict[int, list[float]]] = {method: {}, baseline: {}}
+    for run in content["runs"]:
+        if run["method"] in runs:
+            runs[run["method"]].setdefault(run["fold"], []).append(100 * run["metrics"]["test"][metric])
+    if any(len(values) > 1 for folds in runs.values() for values in folds.values()):
+        return []
+    return [runs[method][fold][0] - runs[baseline][fold][0] for fold in sorted(runs[method].keys() & runs[baseline])]
+
+
+def _read_runs(content: dict[str, Any], one: Comparison) -> Measured:
     scores: dict[str, dict[int, float]] = {}
     for run in content["runs"]:
         metrics = run["metrics"]["test"] if "metrics" in run else run
-        scores.setdefault(run["method"], {})[run["seed"]] = 100 * metrics[METRIC]
+        scores.setdefault(run["method"], {})[run["seed"]] = 100 * metrics[one.metric]
     method = scores[_first(one.names, scores, one.source)]
     baseline = scores[_first(one.baseline, scores, one.source)]
     seeds = sorted(method.keys() & baseline.keys())
     difference = estimate([method[seed] - baseline[seed] for seed in seeds])
-    return _mean(method.values()), _mean(baseline.values()), difference, len(method)
+    return Measured(_mean(method.values()), _mean(baseline.values()), difference, len(seeds), len(method), "seeds")
+
+
+def _read_published(content: dict[str, Any], one: Comparison) -> Measured:
+    rows = {row["method"]: row for row in content["rows"]}
+    row = rows[_first(one.names, rows, one.source)]
+    value = _cell(row, one)["value"]
+    recipe = row["method"].removeprefix("recipe=").partition(",")[0]
+    known = RECIPES[recipe].published if one.metric == "P@1" else {}  # R@1 without a gallery
+    published = known[content["set"]].value if content["set"] in known else None
+    return Measured(value, published, Estimate(value - (published or 0.0)), row["finished"], row["planned"], "runs")
+
+
+def _read_trained(content: dict[str, Any], one: Comparison) -> Measured:
+    runs = {run["run"]: run for run in content["runs"]}
+    run = runs[_first(one.names, runs, one.source)]
+    value, baseline = (100 * metrics["test"][one.metric] for metrics in (run["metrics"], run["untrained"]))
+    return Measured(value, baseline, Estimate(value - baseline), 1, 1, "run")
+
+
+def _cell(row: dict[str, Any], one: Comparison) -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in row["cells"] if (c["size"], c["metric"]) == (one.dim, one.metric))
+    return found
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -201,13 +290,17 @@ def _signed(value: float) -> str:
     return "0.0" if text in ("+0.0", "−0.0") else text
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return _NEVER
     text = f"{value:.1f}".replace("-", "−")
     return "0.0" if text == "−0.0" else text
 
 
 def difference_text(row: Row) -> str:
     """Return the difference with its 95% interval, bold if the interval excludes 0."""
+    if row.difference is None:
+        return _NEVER
     if row.low is None or row.high is None:
         return f"{_signed(row.difference)} (no interval)"
     text = f"{_signed(row.difference)} [{_number(row.low)},\u00a0{_number(row.high)}]"  # the interval does not wrap
@@ -260,12 +353,35 @@ def short_table(rows: Sequence[Row], cite: Cite) -> str:
     return _table(["method", METRIC, "difference from GAP [95% interval]", "n", "source"], 2, lines)
 
 
+def folder_table(rows: Sequence[Row], cite: Cite) -> str:
+    """Return trained models against the pretrained network, one run each."""
+    return _table(
+        ["folder, network, split", "pretrained", "trained", "difference", "source"], 3,
+        ([f"{row.dataset}, {row.backbone}, {row.method}", _number(row.baseline_value), _number(row.value),
+          _signed(row.difference or 0.0), cite(row.source)] for row in rows),
+    )  # fmt: skip
+
+
+def recipe_table(rows: Sequence[Row], cite: Cite) -> str:
+    """Return R@1 of recipes with the published number, and their MAP@R."""
+    maps = {(row.method, row.dataset): row.value for row in rows if row.metric == METRIC}
+    return _table(
+        ["recipe, dataset", "R@1", "published", METRIC, "n", "source"], 3,
+        ([f"{row.method}, {row.dataset}", _number(row.value), _number(row.baseline_value),
+          _number(maps[row.method, row.dataset]), count_text(row), cite(row.source)]
+         for row in rows if row.metric != METRIC),
+    )  # fmt: skip
+
+
 TABLES: dict[str, Callable[[Sequence[Row], Cite], str]] = {
-    "main": main_table, "others": method_table, "poolings": short_table, "demo": short_table,
+    "main": main_table, "others": method_table, "poolings": short_table, "demo": short_table, "gsp": method_table,
+    "ccp": method_table, "more": method_table, "folder": folder_table, "recipes": recipe_table,
 }  # fmt: skip
+PARTS = {"more": ("others", "ccp")}
+"""Tables whose rows are those of several tables."""
 CELLS: dict[str, Callable[[Row], str]] = {
     "value": lambda row: _number(row.value), "baseline": lambda row: _number(row.baseline_value),
-    "difference": difference_text, "points": lambda row: _signed(row.difference), "n": count_text,
+    "difference": difference_text, "points": lambda row: _signed(row.difference or 0.0), "n": count_text,
 }  # fmt: skip
 
 
@@ -279,7 +395,7 @@ def fill(text: str, rows: Sequence[Row], cite: Cite, page: str) -> str:
     def replace(found: re.Match[str]) -> str:
         name = found["name"]
         if name in TABLES:
-            body = f"\n\n{TABLES[name]([row for row in rows if row.table == name], cite)}\n\n"
+            body = f"\n\n{TABLES[name]([row for row in rows if row.table in PARTS.get(name, (name,))], cite)}\n\n"
         else:
             key, _, cell = name.partition(".")
             row = next((row for row in rows if row.key == key), None)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -136,6 +137,12 @@ def test_links_to_files_resolve(page):
     """Links of the files outside the site; those inside are checked by the strict build."""
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", FENCE.sub("", page.read_text())):
         assert (ROOT / target).exists(), target
+
+
+def test_the_install_page_names_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(set(extras) - {"dev"})
 
 
 @pytest.fixture(scope="session")
@@ -290,10 +297,24 @@ def brightness(figure):
 @pytest.mark.slow
 @pytest.mark.browser
 def test_regions_that_scroll_are_reachable_by_keyboard(browser, address):
-    with opened(browser, f"{address}index.html", address, **PHONE) as tab:
-        wide = tab.locator(".md-typeset__scrollwrap").first
+    with opened(browser, f"{address}benchmarks.html", address, **PHONE) as tab:
+        fold = tab.locator("details").first
+        fold.locator("summary").click()
+        wide = fold.locator(".md-typeset__scrollwrap")
         expect(wide).to_have_attribute("tabindex", "0")
         assert wide.evaluate("one => one.scrollWidth > one.clientWidth")
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_wide_tables_are_cards_on_phones_and_tables_elsewhere(browser, address):
+    heading = "cell => getComputedStyle(cell, '::before').content"
+    for view, shown in ((PHONE, '"GSP+ZSR"'), (DESKTOP, "none")):
+        with opened(browser, f"{address}index.html", address, **view) as tab:
+            table = tab.locator("table[data-cards]").first
+            assert table.locator("td:nth-child(3)").first.evaluate(heading) == shown
+            assert table.evaluate("one => one.scrollWidth <= one.parentElement.parentElement.clientWidth")
+            expect(table.get_by_role("columnheader")).to_have_count(6)
 
 
 @pytest.mark.slow

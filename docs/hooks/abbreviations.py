@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 GLOSSARY = Path(__file__).resolve().parents[1] / "glossary.md"
-PAGES = ("concepts/", "tutorials/", "faq.md", "index.md", "quickstart.md", "results.md")
+PAGES = ("concepts/", "tutorials/", "faq.md", "index.md", "python.md", "quickstart.md", "results.md")
 """Pages with tooltips: beginnings of their paths."""
 _ROW = re.compile(r"^\| \*\*(.+?)\*\*(?:, (\S+)| \((.+?)\))? \| (.+) \|$", re.MULTILINE)
 _ABBR = re.compile(r'<abbr title="[^"]*">(.*?)</abbr>')

@@ -45,13 +45,15 @@ def kernels() -> str:
 def _result(result: dict[str, Any]) -> Iterator[str]:
     """Chart, caption, and folded table of one file."""
     machine = result["machine"]
-    place = machine["gpu"] if result["settings"]["device"] == "cuda" else f"{machine['threads']} CPU cores"
+    threads = machine["threads"]
+    place = machine["gpu"] if result["settings"]["device"] == "cuda" else f"{threads} CPU core{'s' * (threads != 1)}"
     yield from (f"**{place}**, `{result['command']}`:", "")
     if chart := _chart(result):
         yield from (chart, "")
         yield (
             f"**{_finding(result)}** Median time relative to {result['against']}, log scale; less is faster. "
             f"Dots: geometric mean over the cases; lines: range over the cases. `results/bench/{result['name']}.json`."
+            "\n{ .caption }"
         )
         yield ""
     yield f'??? abstract "All measurements, {len(result["rows"])} rows"'
@@ -61,14 +63,19 @@ def _result(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _finding(result: dict[str, Any]) -> str:
-    """Return the time of winnow relative to its baseline, or of all other methods relative to winnow."""
+    """Return the time of winnow relative to its baseline, or of the extremes of other methods relative to winnow."""
     means = {name: geometric_mean(values) for name, values in _ratios(result).items() if name != result["against"]}
     if OURS.match(result["against"]):
-        others = [mean for name, mean in means.items() if not OURS.match(name)]
-        return f"Other methods take {min(others):.2g} to {max(others):.2g} times as long as {result['against']}."
+        means = {name: mean for name, mean in means.items() if not OURS.match(name)}
+        low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        ends = f"{high} takes {means[high]:.2g} times as long, {low} {means[low]:.2g} times"
+        return f"Relative to {result['against']}, {ends}."
     ours = {name: mean for name, mean in means.items() if OURS.match(name)} or means
-    name = min(ours, key=ours.__getitem__)
-    return f"{name[:1].upper()}{name[1:]}: {ours[name]:.2g} times the time of {result['against']}."
+    way = result["against"].rpartition(", ")[2]
+    ours = {name: mean for name, mean in ours.items() if name.endswith(f", {way}")} or ours  # of the same kind
+    texts = [f"{name} takes {mean:.3g} times" for name, mean in ours.items()]
+    listed = ", ".join(texts[:-1]) + (" and " if len(texts) > 1 else "") + texts[-1]
+    return f"{listed[:1].upper()}{listed[1:]} as long as {result['against']}."
 
 
 def _ratios(result: dict[str, Any]) -> dict[str, list[float]]:

@@ -52,12 +52,17 @@ def chart(marks: Sequence[Mark], *, label: str, unit: str, logarithmic: bool = F
     """
     neutral = 1.0 if logarithmic else 0.0
     ends = [neutral, *(end for mark in marks for end in mark.ends)]
-    ticks = _ratio_ticks(min(ends), max(ends)) if logarithmic else _ticks(min(ends), max(ends))
 
     def scale(value: float) -> float:
         return log10(value) if logarithmic else value
 
-    low, high = scale(min(*ends, *ticks)), scale(max(*ends, *ticks))
+    low, high = scale(min(ends)), scale(max(ends))
+    room = 0.05 * (high - low) or 1.0  # so no dot is cut at an edge
+    low, high = low - room, high + room
+    if logarithmic:
+        ticks = [tick for tick in _ratio_ticks(min(ends), max(ends)) if low <= log10(tick) <= high]
+    else:
+        ticks = _ticks(low, high)
 
     def at(value: float) -> float:
         return round(100 * (scale(value) - low) / (high - low), 2)
@@ -96,14 +101,12 @@ def _tick(value: float, logarithmic: bool) -> str:
     return f"{value:g}×" if logarithmic else f"{value:g}".replace("-", "−")
 
 
-def _ticks(low: float, high: float, wanted: int = 3) -> list[float]:
-    """Return round numbers at even distances from below `low` to above `high`."""
-    if low == high:
-        low, high = low - 1, high + 1
+def _ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Return two or more round numbers at even distances between `low` and `high`, at most one more than wanted."""
     span = high - low
     power = 10.0 ** floor(log10(span / wanted))
     step = next(power * one for one in (1, 2, 5, 10) if span / (power * one) <= wanted)
-    return [round(number * step, 10) for number in range(floor(low / step), ceil(high / step) + 1)]
+    return [round(number * step, 10) for number in range(ceil(low / step), floor(high / step) + 1)]
 
 
 def _ratio_ticks(low: float, high: float) -> list[float]:

@@ -83,7 +83,10 @@ def protocols() -> str:
         content = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         if marks := differences(content["pairs"]):
             lines += [chart(marks, label=f"Paired differences, {title}", unit="points of MAP@R"), ""]
-            lines += [f"**{_finding(marks)}** Dots: paired difference; lines: 95% intervals; n: models.", ""]
+            lines += [
+                f"**{_finding(marks)}** Dots: paired difference; lines: 95% intervals; n: models.\n{{ .caption }}",
+                "",
+            ]
         lines += [f"Every run with its settings, commit, and machine: `results/protocols/{path.stem}.json`.", ""]
         folded = re.sub("^#+ (.*)$", r"**\1**", body.strip(), flags=re.MULTILINE)
         lines += ['??? abstract "Tables and notes"', "", *(f"    {line}".rstrip() for line in folded.splitlines()), ""]
@@ -102,9 +105,8 @@ def _finding(marks: Sequence[Mark]) -> str:
 def leaderboard() -> str:
     """Return charts of the published differences from GAP: photographs, then poolings on emoji collages."""
     with open(RESULTS / "leaderboard.csv", encoding="utf-8", newline="") as file:
-        rows = [
-            row for row in csv.DictReader(file) if row["baseline"] == "GAP" and not row["dataset"].startswith("Emoji")
-        ]
+        rows = [row for row in csv.DictReader(file) if row["table"] in ("main", "others")]
+    rows = [row for row in rows if row["baseline"] == "GAP" and not row["dataset"].startswith("Emoji")]
     marks = []
     for row in rows:
         value, low, high = (float(row[key]) if row[key] else None for key in ("difference", "low", "high"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from charts import Mark, chart, difference_text
 from markup import escaped
+from PIL import Image
 from published import KINDS, RESULTS, Published, published
 
 from winnow.report.claims import Verdict, claims_table
@@ -113,7 +115,8 @@ def caption(one: Published) -> str:
 
 
 def _file(one: Published) -> str:
-    return f"`{one.path.relative_to(RESULTS.parent).as_posix()}`."
+    """Return the end of a caption: its file."""
+    return f"`{one.path.relative_to(RESULTS.parent).as_posix()}`.\n{{ .caption }}"
 
 
 def page(study: Study) -> str:
@@ -140,7 +143,8 @@ def section(one: Published) -> Iterator[str]:
             yield from (str(paragraph), "")
     for picture in one.pictures():
         path = picture.relative_to(RESULTS).as_posix()
-        yield from (f"[![{escaped(report.title)}]({path})]({path}){{ .figure }}", "")
+        size = f'style="--width: {natural_width(picture)}px"'
+        yield from (f"[![{escaped(report.title)}]({path})]({path}){{ .figure {size} }}", "")
     if one.pictures():
         yield from (caption(one), "")
     if report.rows:
@@ -150,6 +154,16 @@ def section(one: Published) -> Iterator[str]:
     for paragraph in (report.todo, report.note, f"{one.origin()}\n{{ .origin }}"):
         if paragraph:
             yield from (paragraph, "")
+
+
+def natural_width(picture: Path) -> int:
+    """Return the width of a figure in CSS pixels, in which its labels have the size of text."""
+    if picture.suffix == ".svg":
+        points = re.search(r'<svg[^>]* width="([\d.]+)pt"', picture.read_text(encoding="utf-8"))
+        assert points is not None, picture
+        return round(float(points[1]) * 96 / 72)
+    with Image.open(picture) as image:
+        return round(image.width * 96 / image.info["dpi"][0])
 
 
 def pages() -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from PIL import Image
 
 from tests.cli.conftest import Winnow
 from tests.conftest import TINY, MakeFolder
-from winnow.cli.train import comparison, describe_drop
+from winnow.cli import console
+from winnow.cli.evaluate import DEFAULT_MAP, PRETRAINED, describe_drop
+from winnow.cli.train import comparison
 from winnow.data import load_images
 from winnow.evaluation import retrieval_metrics
 from winnow.models import Embedder
@@ -22,11 +25,11 @@ LITE = [*TINY, "backbone=tf_efficientnet_lite0", "backbone.weights=auto", "pooli
         "image.resize=64", "image.crop=64"]  # fmt: skip
 
 
-def make_noise(root: Path) -> Path:
+def make_noise(root: Path, classes: int = 4) -> Path:
     """Make images whose classes have nothing in common, so no metric is 100%."""
     rng = np.random.default_rng(3)
-    for number in range(16):
-        path = root / f"class_{number % 4}" / f"{number}.png"
+    for number in range(4 * classes):
+        path = root / f"class_{number % classes}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((64, 64)).save(path)
     return root
@@ -91,6 +94,32 @@ def test_a_sweep_shows_each_baseline_once(shared: bool) -> None:
     assert found == [*baselines, ("image.crop=128 (2 runs)", 0.6, 0.0), ("image.crop=224 (2 runs)", 0.6, 0.0)]
 
 
+@pytest.mark.slow
+def test_a_sweep_shows_the_baseline_of_the_default_map(
+    winnow: Winnow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, Any]] = []
+    render = console.comparison_rows
+
+    def keep(rows: list[dict[str, Any]], title: str) -> object:
+        shown.extend(rows)
+        return render(rows, title)
+
+    monkeypatch.setattr(console, "comparison_rows", keep)
+    data = make_noise(tmp_path / "noise", classes=8)
+    sweep = ["--sweep", "backbone.stride=16,null", "--sweep", "seed=0,1"]
+    said = winnow("train", f"data={data}", *LITE, *sweep, "--out", "s")
+    assert said.code == 0, said.err
+    floors = [
+        json.loads(winnow("evaluate", f"s/backbone.stride=16,seed={seed}", "--json").out)["pretrained"][DEFAULT_MAP]
+        for seed in (0, 1)
+    ]
+    rows = {row["method"]: row["MAP@R"] for row in shown}
+    assert len(rows) == 5  # two baselines, the default map once, two methods
+    assert f"{PRETRAINED} (2 runs): backbone.stride=16" in rows
+    assert rows[f"{DEFAULT_MAP} (2 runs)"] == pytest.approx(sum(floor["MAP@R"] for floor in floors) / 2)
+
+
 def test_a_lower_p_at_1_is_reported_only_if_map_at_r_rose() -> None:
     before = {"MAP@R": 0.35, "P@1": 0.73}
     text = describe_drop({"MAP@R": 0.40, "P@1": 0.71}, before)
@@ -99,3 +128,4 @@ def test_a_lower_p_at_1_is_reported_only_if_map_at_r_rose() -> None:
     assert "2.0" in text
     assert describe_drop({"MAP@R": 0.40, "P@1": 0.73}, before) is None
     assert describe_drop({"MAP@R": 0.34, "P@1": 0.71}, before) is None
+    assert describe_drop({"MAP@R": 0.3502, "P@1": 0.71}, before) is None  # would print 0.0

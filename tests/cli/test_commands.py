@@ -21,7 +21,7 @@ from tests.cli.conftest import Said, Winnow
 from tests.conftest import TINY, MakeFolder
 from winnow.cli.console import comparison_rows, metrics_table
 from winnow.cli.progress import ConsoleCallback, bars
-from winnow.cli.train import advise, check_data
+from winnow.cli.train import advise, check_inputs
 from winnow.integrity import SUMS
 from winnow.losses import LOSSES
 from winnow.pooling import POOLINGS
@@ -435,9 +435,10 @@ def test_an_interrupt_says_how_to_resume(
 
 
 def test_advice_is_given_where_training_gained_nothing() -> None:
-    assert advise(0.8, 0.7) is None
-    assert "Try train.lr" in (advise(0.7, 0.7) or "")
-    perfect = advise(1.0, 1.0) or ""
+    assert advise(0.8, 0.7, 40) is None
+    for trained, untrained, step in ((0.7, 0.7, 40), (0.8, 0.7, 0)):  # the projection alone may gain a little
+        assert "Try train.lr" in (advise(trained, untrained, step) or "")
+    perfect = advise(1.0, 1.0, 0) or ""
     assert "data.val_fraction" in perfect
     assert "train.lr" not in perfect  # no gain is possible
 
@@ -451,7 +452,7 @@ def test_training_requires_data(winnow: Winnow, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
     (tmp_path / "c.yaml").write_text("data: photos\n")
     for file, overrides in ((None, ["data=emoji"]), (None, ["data.path=photos"]), ("c.yaml", [])):
-        check_data(load_config(file, overrides))
+        check_inputs([load_config(file, overrides)])
 
 
 @pytest.mark.slow
@@ -568,3 +569,14 @@ def test_runs_that_did_not_improve_are_reported(winnow: Winnow, make_folder: Mak
     said = winnow("train", f"data={make_folder()}", *TINY, "train.lr=1e-12", "--sweep", "seed=0,1", "--out", "all")
     assert said.code == 0
     assert "2 of 2 runs have their best validation before the first step" in said.out
+
+
+def test_a_wrong_path_is_answered_with_what_was_meant(winnow: Winnow, make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder()
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    image = next(data.rglob("*.png"))
+    said = one_line_error(winnow("index", "runs/firs", data, "-o", "i"))
+    assert "not found" in said
+    assert "did you mean 'first'" in said
+    assert "winnow explain RUN" in one_line_error(winnow("explain", image))
+    assert "winnow index RUN DATA" in one_line_error(winnow("search", "runs/first", image))

@@ -63,15 +63,19 @@ def test_the_loss_of_zsr_is_shown_beside_that_of_guessing(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")]
+    ("seconds", "text"),
+    [(0.4, "under 1 s"), (0.6, "1 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
 def test_the_expected_time_is_the_sum_of_features_and_steps() -> None:
-    found = Duration(images=2000, features=180.0, step=0.25, steps=4000)
+    found = Duration(images=2000, features=180.0, step=0.25, steps=4000, first_stop=320)
     assert found.total == 180 + 1000
     text = describe_duration(found)
-    assert "3 min for the features of 2,000 images, then 0.25 s a step, at most 17 min for 4,000 steps" in text
-    assert "features" not in describe_duration(Duration(images=0, features=0.0, step=0.25, steps=4000))
+    for part in ("3 min for the features of 2,000 images", "80 s for 320 steps", "at most 17 min for 4,000 steps"):
+        assert part in text
+    last = describe_duration(Duration(images=0, features=0.0, step=0.25, steps=4000, first_stop=4000))
+    assert "features" not in last
+    assert "at most" not in last

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
+from winnow.cli.console import at_words
 from winnow.cli.terminal import PlainConsole, printable
 
 
@@ -48,3 +49,12 @@ def test_commands_escape_names(winnow, tmp_path: Path, capsys: pytest.CaptureFix
         assert said.code > 1
         assert "\x1b" not in said.out + said.err
         assert r"a\x1b[2Jb" in said.err
+
+
+def test_sentences_break_between_words_on_a_terminal_only() -> None:
+    text = "winnow prints long sentences, and /a/path/that/is/longer/than/the/terminal stays whole"
+    narrow = PlainConsole(file=io.StringIO(), width=20, force_terminal=True)
+    assert at_words(text, PlainConsole(file=io.StringIO(), width=20)) == text
+    lines = at_words(text, narrow).splitlines()
+    assert " ".join(lines) == text
+    assert all(len(line) <= 20 or " " not in line for line in lines)

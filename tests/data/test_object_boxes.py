@@ -124,6 +124,20 @@ def test_boxes_of_cub(tmp_path: Path) -> None:
     assert found.tolist() == [[1 / 8, 2 / 8, 5 / 8, 7 / 8], [0, 0, 1, 1]]
 
 
+@pytest.mark.parametrize(("beyond", "accepted"), [(2, True), (3, False)])
+def test_published_boxes_end_up_to_two_pixels_outside(tmp_path: Path, beyond: int, accepted: bool) -> None:
+    base = write_cub(tmp_path)
+    test = CUB.load(tmp_path).test
+    lines = (base / "bounding_boxes.txt").read_text().splitlines()
+    lines[-1] = f"12 1.0 2.0 4.0 {8 - 2 + beyond}.0"
+    (base / "bounding_boxes.txt").write_text("\n".join(lines))
+    if accepted:
+        assert CUB.object_boxes(tmp_path, test)[-1].tolist() == [1 / 8, 2 / 8, 5 / 8, 1]
+    else:
+        with pytest.raises(DataError, match=r"resized images"):
+            CUB.object_boxes(tmp_path, test)
+
+
 def test_resized_copies_of_cub_need_the_original_sizes(tmp_path: Path) -> None:
     base = write_cub(tmp_path, side=4)
     test = CUB.load(tmp_path).test

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeFolder
 from winnow.data import load_images, read_folder, read_table
 from winnow.data.image_set import natural_key
+from winnow.data.splits import split_by_class
 from winnow.errors import DataError
 
 
@@ -200,3 +204,29 @@ def test_missing_files_of_a_table_are_skipped_on_request(tmp_path: Path, write) 
 
 def test_table_of_another_encoding(tmp_path: Path) -> None:
     assert "not UTF-8" in error_text(read_table, table(tmp_path, "path,label\nä.png,x\n", "latin-1"))
+
+
+def test_class_folders_one_level_too_deep_are_noted(make_folder: MakeFolder, tmp_path: Path) -> None:
+    (tmp_path / "outer").mkdir()
+    inner = make_folder().rename(tmp_path / "outer" / "birds")
+    (note,) = read_folder(tmp_path / "outer").notes
+    assert f"data={inner}" in note
+    with pytest.raises(DataError, match=f"1 class .*data={re.escape(str(inner))}"):
+        split_by_class(read_folder(tmp_path / "outer"))
+    shutil.copytree(inner, tmp_path / "outer" / "trees")
+    (note,) = read_folder(tmp_path / "outer").notes
+    assert "birds, trees" in note
+    assert f"move them up into {tmp_path / 'outer'}" in note
+    assert read_folder(inner).notes == ()
+
+
+def test_images_in_one_subfolder_or_beside_it_are_one_class(make_folder: MakeFolder, tmp_path: Path) -> None:
+    folder = make_folder()
+    first, second = sorted(folder.iterdir())[:2]
+    (first / "only").mkdir()
+    for path in list(first.glob("*.png")):
+        path.rename(first / "only" / path.name)
+    for name in ("a", "b"):
+        (second / name).mkdir()
+        shutil.copy(next(second.glob("*.png")), second / name / "one.png")
+    assert read_folder(folder).notes == ()

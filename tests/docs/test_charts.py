@@ -43,15 +43,16 @@ def test_dots_lie_between_their_ends_on_one_linear_axis_with_zero(charts: Any, n
     html = charts.chart(marks, label="l", unit="points")
     axis = ticks(html)
     (least, left), (most, right) = min(axis.items()), max(axis.items())
-    assert (left, right) == (0, 100)
+    assert 0 <= left < right <= 100
 
     def at(value: float) -> float:
-        return 100 * (value - least) / (most - least)
+        return left + (right - left) * (value - least) / (most - least)
 
-    assert positions(html, "dot") == pytest.approx([at(mark.value) for mark in marks], abs=0.02)
-    assert positions(html, "range") == pytest.approx([at(mark.low) for mark in marks], abs=0.02)
-    assert positions(html, "zero") == pytest.approx([at(0)] * len(marks), abs=0.02)
-    assert 2 <= len(axis) <= 8
+    assert positions(html, "dot") == pytest.approx([at(mark.value) for mark in marks], abs=0.03)
+    assert positions(html, "range") == pytest.approx([at(mark.low) for mark in marks], abs=0.03)
+    assert positions(html, "zero") == pytest.approx([at(0)] * len(marks), abs=0.03)
+    assert all(0 <= one <= 100 for kind in ("dot", "range", "zero") for one in positions(html, kind))
+    assert 2 <= len(axis) <= 6
 
 
 @pytest.mark.parametrize("ratios", [[0.5, 1.0, 2.0], [0.0037, 1.0, 57.0], [1.0, 1.05]])

@@ -89,6 +89,32 @@ def test_rows_of_protocols_are_those_of_the_file(script: Any) -> None:
         )
 
 
+def test_one_run_of_each_fold_has_an_interval_over_folds(script: Any) -> None:
+    runs = json.loads((ROOT / script.CCP).read_text())["runs"]
+    rows = {row.key: row for row in script.collect()}
+    for key, method, baseline in (("ccp-ms", "ms+ccp", "ms"), ("ccp-c2", "c2+ccp", "c2")):
+        ours, theirs = (
+            [100 * r["metrics"]["test"]["MAP@R"] for r in sorted(runs, key=lambda r: r["fold"]) if r["method"] == name]
+            for name in (method, baseline)
+        )
+        interval = ttest_rel(ours, theirs).confidence_interval(0.95)
+        assert (rows[key].low, rows[key].high) == pytest.approx((interval.low, interval.high), abs=1e-4)
+        assert script.count_text(rows[key]) == "4 folds"
+    assert {row.unit for row in rows.values() if row.table == "main"} == {"seeds", "models"}, "several runs of a fold"
+
+
+def test_recipes_are_the_best_run_beside_the_published_number(script: Any) -> None:
+    rows = {row.key: row for row in script.collect()}
+    best = rows["recipe-proxy-anchor-cub200"]
+    runs = json.loads((ROOT / best.source).read_text())["runs"]
+    values = [100 * r["metrics"]["test"]["R@1"] for r in runs if r["method"] == "recipe=proxy-anchor"]
+    assert best.value == pytest.approx(max(values), abs=1e-4)
+    assert (best.n, best.baseline_value) == (3, 69.9)
+    table = script.recipe_table([row for row in rows.values() if row.table == "recipes"], str)
+    line = next(line for line in table.splitlines() if line.startswith("| `best`, CUB"))
+    assert line.split(" | ")[2] == "–", "no number is published"
+
+
 def test_the_csv_names_the_source_of_each_row() -> None:
     with (ROOT / "results/leaderboard.csv").open() as file:
         rows = list(csv.DictReader(file))

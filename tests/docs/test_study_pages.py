@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
 from tests.docs.blocks import ROOT
 from winnow.studies import STUDIES
@@ -35,7 +36,7 @@ def save(path: Path, *, small: bool, **values: object) -> None:
         **values,
     }  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(content))
-    path.with_suffix(".svg").write_text("<svg/>")
+    path.with_suffix(".svg").write_text('<svg width="144pt"/>')
 
 
 def test_every_study_is_in_one_group_of_the_navigation(hooks):
@@ -58,14 +59,14 @@ def test_a_page_shows_the_largest_size_first_and_claims_before_the_figure(hooks,
     save(results / "small" / "mu", small=True)
     save(results / "mu", small=False, missing={"GAP": [2]}, todo="2 of 3 runs finished.")
     save(results / "frozen" / "mu", small=False)
-    (results / "small" / "mu_images.png").write_bytes(b"")
+    Image.new("L", (288, 9)).save(results / "small" / "mu_images.png", dpi=(144, 144))
     (results / "small" / "mu_other.png").write_bytes(b"")
     save(results / "small" / "mu_other", small=True)  # another study with a longer name
     page = studies.page(STUDIES["mu"])
     order = [
         f"# {STUDIES['mu'].title}", "Fig. 5.8", "The paragraph.", "{ #full }", "Setting of results.", "| It helps |",
         "](mu.svg)", '??? abstract "Table, 2 rows"', "    | 2 |", "2 of 3 runs finished.", "{ .origin }", "{ #frozen }",
-        "](frozen/mu.svg)", "{ #small }", "](small/mu.svg)", "](small/mu_images.png)",
+        "](frozen/mu.svg)", "{ #small }", "](small/mu.svg)", "](small/mu_images.png)", "--width: 192px",
         "winnow study mu --full",
     ]  # fmt: skip
     positions = []

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import constants
 from torch import nn
 
 from winnow.errors import ModelError
 from winnow.models import download, ensure_torchvision
-from winnow.models.download import download_weights, is_reachable, offline_hub
+from winnow.models.download import download_weights, is_reachable, offline_hub, was_downloaded
 
 ensure_torchvision()
 
@@ -76,3 +78,17 @@ def test_offline_mode_ends_after_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(KeyError), offline_hub():
         raise KeyError
     assert not constants.HF_HUB_OFFLINE
+
+
+def test_files_of_an_earlier_download_are_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    hub, page = {"hf_hub_id": "timm/any.in1k"}, {"url": "https://example.org/files/any-1.pth"}
+    assert not was_downloaded(hub)
+    assert not was_downloaded(page)
+    assert not was_downloaded({})
+    for path in ("models--timm--any.in1k/snapshots/0/model.safetensors", "checkpoints/any-1.pth"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    assert was_downloaded(hub)
+    assert was_downloaded(page)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
 from tests.protocols.finished import finish, make_request
-from winnow.protocols import make_table
+from winnow.protocols import ProtocolTable, make_table
 from winnow.protocols.render import render_markdown
-from winnow.protocols.statistics import bootstrap_estimate, mean_of_members
+from winnow.protocols.statistics import Scores
 
 METHODS = ("c2+gsp-zsr", "c2", "ms")
 
@@ -43,13 +45,50 @@ def test_only_runs_that_both_have_are_paired_by_fold_and_seed(tmp_path: Path, or
         ]
         pair = next(p for p in table.pairs if (p.method, p.against, p.dim, p.metric) == (method, against, 4, "MAP@R"))
         assert pair.models == pair.difference.n == sum(map(len, shared))
-        wanted = bootstrap_estimate(mean_of_members(differences))
+        wanted = Scores.of_members(differences).estimate()
         assert pair.difference.mean == pytest.approx(np.mean([np.mean(fold) for fold in differences]))
         # A wrong pairing would differ by the effect of seeds, up to 20 points.
         assert (pair.difference.std, pair.difference.low, pair.difference.high) == pytest.approx(
             (wanted.std, wanted.low, wanted.high), abs=1e-9
         )
         assert any(p.dim == 16 for p in table.pairs)
+
+
+def test_one_run_of_each_fold_decides_a_claim_about_single_models(tmp_path: Path) -> None:
+    request = make_request("fair", tmp_path, "c2", "ms")
+    runs = request.plan()
+    finished = [run for run in runs if run.run == 1]
+    for run in finished[:-1]:
+        finish(run, score(*run.key))
+    table = make_table(request, runs)
+    assert not table.decides("ms", "c2")  # three of four folds
+    assert not table.pairs
+    finish(finished[-1], score(*finished[-1].key))
+    table = make_table(request, runs)
+    assert table.decides("ms", "c2")
+    differences = [100 * (score("ms", f, 1) - score("c2", f, 1)) for f in range(1, 5)]
+    wanted = ttest_1samp(differences, 0).confidence_interval(0.95)
+    for dim, metric, factor in ((4, "MAP@R", 1), (4, "P@1", 2)):
+        pair = next(p for p in table.pairs if (p.dim, p.metric) == (dim, metric))
+        assert pair.difference.interval == "student"
+        found = (pair.difference.low, pair.difference.high)
+        assert found == pytest.approx((factor * wanted.low, factor * wanted.high), rel=1e-9)
+    concatenated = next(p for p in table.pairs if (p.dim, p.metric) == (16, "MAP@R"))
+    assert concatenated.difference.low is None
+    page = render_markdown(table)
+    assert "by Student's t over the models, with one degree of freedom fewer than models" in page
+    assert "bootstrap" not in page
+    content = json.loads(table.to_json())
+    assert [pair["difference"].get("interval") for pair in content["pairs"] if pair["metric"] == "MAP@R"] == [
+        "student", None,
+    ]  # fmt: skip
+    assert ProtocolTable.from_json(table.to_json()) == table
+    extra = next(run for run in runs if run.key == ("ms", 1, 2))
+    finish(extra, score(*extra.key))
+    assert make_table(request, runs).decides("ms", "c2")  # it is paired with no run of c2
+    extra = next(run for run in runs if run.key == ("c2", 1, 2))
+    finish(extra, score(*extra.key))
+    assert not make_table(request, runs).decides("ms", "c2")  # two pairs of one fold, one of the others
 
 
 @pytest.mark.parametrize("protocol", ["conventional", "tuning", "ablation"])

@@ -166,7 +166,8 @@ def test_the_command_trains_what_is_missing_and_writes_all_tables(make_folder: M
     assert "±" not in shown
     page = (out / "table.md").read_text()
     assert "two finished runs of every fold" in page
-    assert "Brackets" not in page  # only what the table has is explained
+    assert "bootstrap" not in page  # only what the table has is explained
+    assert "Student's t" in page
     assert "±" not in page
     assert CliRunner().invoke(app, [*base, "--runs", "2", "--folds", "1"]).exit_code == 0
     (shown,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| c2 | 5 of 12 |")]

@@ -9,14 +9,17 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import t, ttest_1samp, ttest_rel
 
 from winnow.protocols.statistics import (
+    FEWEST_MODELS,
+    Scores,
     bootstrap_estimate,
     clip_interval,
     list_ensembles,
     mean_of_members,
     resampled_means,
+    student_estimate,
     widening,
 )
 from winnow.report.claims import Estimate
@@ -149,3 +152,55 @@ def test_draws_are_a_function_of_the_seed() -> None:
     values = mean_of_members(models(3, 3))
     assert np.array_equal(resampled_means(values, seed=5), resampled_means(values, seed=5))
     assert not np.array_equal(resampled_means(values, seed=5), resampled_means(values, seed=6))
+
+
+# Student's interval of single models
+
+
+@pytest.mark.parametrize("folds", [4, 5, 9])
+def test_one_run_of_each_fold_has_the_interval_of_a_t_test(folds: int) -> None:
+    values = models(*[1] * folds)
+    found = Scores.of_members(values).estimate()
+    wanted = ttest_1samp(np.ravel(values), 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), rel=1e-12)
+    assert found.mean == pytest.approx(np.mean(values))
+    assert (found.n, found.interval, found.std) == (folds, "student", None)
+
+
+def test_paired_differences_have_the_interval_of_a_paired_t_test() -> None:
+    ours, theirs = models(1, 1, 1, 1), models(1, 1, 1, 1, seed=1)
+    found = Scores.of_members(ours).minus(Scores.of_members(theirs)).estimate()
+    wanted = ttest_rel(np.ravel(ours), np.ravel(theirs)).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), rel=1e-12)
+
+
+def test_unequal_folds_are_centered_at_the_mean_over_ensembles() -> None:
+    values = models(3, 1, 2, 1)
+    found = Scores.of_members(values).estimate()
+    assert found.mean == pytest.approx(float(mean_of_members(values).mean()), rel=1e-12)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+    # The variance of the mean of four fold means, of 3, 1, 2, and 1 independent values.
+    error = np.std(np.concatenate(values), ddof=1) * np.sqrt(1 / 3 + 1 + 1 / 2 + 1) / 4
+    assert found.high - found.mean == pytest.approx(t.ppf(0.975, 6) * error, rel=1e-12)
+
+
+@pytest.mark.parametrize("runs", [(1, 1, 1, 1), (3, 1, 2, 1)])
+def test_the_interval_of_single_models_covers_the_truth_as_often_as_its_level(runs: tuple[int, ...]) -> None:
+    def members(seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return [rng.normal(0.7, 0.5, count) for count in runs]
+
+    assert 0.93 <= np.mean([covers(student_estimate(members(seed)), 0.7) for seed in range(2000)]) <= 0.97
+
+
+def test_the_method_follows_from_the_runs_of_each_fold() -> None:
+    bootstrap = Scores.of_members(models(2, 2, 2, 2))
+    assert bootstrap.estimate() == bootstrap_estimate(bootstrap.ensembles)
+    assert bootstrap.estimate().interval == "bootstrap"
+    assert Scores.of_members(models(3)).estimate().interval == "bootstrap"
+    few = Scores.of_members(models(*[1] * (FEWEST_MODELS - 1))).estimate()
+    assert (few.low, few.high, few.interval) == (None, None, None)
+    concatenated = Scores(np.full((1, 1, 1, 1), 25.0)).estimate()  # one ensemble
+    assert (concatenated.mean, concatenated.low, concatenated.interval, concatenated.n) == (25.0, None, None, 4)

@@ -89,6 +89,13 @@ def test_the_study_measures_the_saved_models(make_folder: MakeFolder, tmp_path: 
     assert len(LOCALIZATION.figures(restored)[""].axes) == 2
 
 
+@pytest.mark.parametrize("inside", ["", "images", "CUB_200_2011/images"])
+def test_the_data_may_be_the_folder_of_the_official_archive(tmp_path: Path, inside: str) -> None:
+    (tmp_path / inside / "001.Black_footed_Albatross").mkdir(parents=True)
+    request = StudyRequest(LOCALIZATION.scales["full"], tmp_path / "runs", data=tmp_path)
+    assert plan_grid(LOCALIZATION, request)[0][2].config.data.path == str(tmp_path / inside)
+
+
 def test_claims_compare_with_gap_and_delf() -> None:
     # Weight in the box and hits of each seed.
     values = {

@@ -146,6 +146,8 @@ class LastWeights(Callback):
      ["pooling=gap", "plateau=0.5", "plateau.patience=1", "plateau.cooldown=0", "plateau.threshold=10"],
      ["pooling=gap", "train.schedule=cosine", "train.warmup_steps=7"],
      ["pooling=gap", "train.schedule=step", "train.milestones=[8,20]"],
+     ["pooling=gap", "distill=2", "distill.decay=0.9", "train.average=0.8"],
+     ["zsr=0.2", "pooling.memory_size=100", "distill=2", "distill.decay=0.9"],
      [*CCP, "pooling=gap", "loss=c2"],
      [*CCP, "zsr=0.2", "loss=c2", "references.start_from=last", "train.precision=64-true"]],
 )  # fmt: skip

@@ -44,6 +44,7 @@ CASES = {
     "ccp, c2": ["loss=c2", *ALTERNATING],
     "random batches": ["loss=proxy_nca", "train.sampler=random", "train.batch_size=17"],
     "two passes": ["loss=c2", "zsr=0.3", "libc=0.5", "train.chunk_size=3", *UNEVEN],
+    "distill": ["loss=proxy_nca", "zsr=0.3", "distill=3", "distill.decay=0.9", *UNEVEN],
     "proxy anchor": ["loss=proxy_anchor", "regularizer=r1", "regularizer.num_samples=3", *RAGGED],
 }  # fmt: skip
 

@@ -10,10 +10,10 @@ import torch
 
 from tests.conftest import TINY, MakeFolder
 from winnow.models import Embedder
-from winnow.training import RunConfig, load_config, train
+from winnow.training import RunCache, RunConfig, load_config, train
 from winnow.training.build import load_splits, resolve_config
 from winnow.training.callbacks import Callback, CallbackList
-from winnow.training.duration import Duration, measure_duration
+from winnow.training.duration import Duration, first_stop, measure_duration
 
 pytestmark = pytest.mark.filterwarnings("ignore:backbone resnet20 starts from random weights")
 
@@ -67,6 +67,31 @@ def test_only_features_that_are_not_cached_count(make_folder: MakeFolder, tmp_pa
     images = train(tiny(folder, "backbone.train=full"), tmp_path / "full", callback=full)
     assert [one.images for one in full.found] == [0]
     assert images.metrics == train(tiny(folder, "backbone.train=full"), tmp_path / "again").metrics
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["train.patience=2"], 3), (["train.patience=20"], 4), (["train.patience=1", "train.select_weights=last"], 4),
+     (["references=ccp", "references.patience=1"], 2)],
+)  # fmt: skip
+def test_the_earliest_end_is_that_of_a_run_without_gains(
+    make_folder: MakeFolder, tmp_path: Path, words: list[str], expected: int
+) -> None:
+    config = tiny(make_folder(), "train.eval_steps=1", "train.lr=1e-30", "data.feature_cache=ram", *words)
+    assert first_stop(config) == expected
+    if "references=ccp" not in words:  # whose next subproblems go on
+        assert train(config, tmp_path / "run").steps == expected
+
+
+def test_the_first_of_several_runs_is_estimated(make_folder: MakeFolder, tmp_path: Path) -> None:
+    heard, cache = Estimates(), RunCache()
+    folder = make_folder()
+    shared = [
+        train(tiny(folder, f"seed={seed}"), tmp_path / str(seed), callback=heard, cache=cache).metrics
+        for seed in (0, 1)
+    ]
+    assert [one.images for one in heard.found] == [32]
+    assert shared == [train(tiny(folder, f"seed={seed}"), tmp_path / f"alone{seed}").metrics for seed in (0, 1)]
 
 
 def test_features_in_memory_are_always_computed(make_folder: MakeFolder, tmp_path: Path) -> None:

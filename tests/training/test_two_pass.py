@@ -34,6 +34,7 @@ OBJECTIVES = {
                       "miner=distance_weighted", "pooling=gap"],
     "ranking": ["loss=smooth_ap", "pooling=gem_gsp", "zsr=0.1"],
     "ccp": [*CCP, "loss=ms"],
+    "distill": ["loss=proxy_anchor", "zsr=0.2", "distill=3", "distill.decay=0.9"],
 }  # fmt: skip
 
 

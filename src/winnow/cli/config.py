@@ -18,7 +18,7 @@ SECTIONS = {
     "Start": ("recipe",),
     "Data": ("data", "image", "augment"),
     "Model": ("backbone", "pooling", "dim", "head", "normalize"),
-    "Objective": ("loss", "references", "miner", "regularizer", "zsr", "libc"),
+    "Objective": ("loss", "references", "miner", "regularizer", "zsr", "libc", "distill"),
     "Training": ("train", "plateau", "seed"),
 }
 """Sections of the config by group, in the order of the overview."""

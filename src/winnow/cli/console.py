@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
@@ -42,6 +43,22 @@ def echo(*parts: object) -> None:
 def note(text: str, *, dim: bool = False) -> None:
     """Print a line to standard error, without markup and unbroken."""
     err.print(text, style="dim" if dim else None, markup=False, highlight=False, soft_wrap=True)
+
+
+def echo_prose(text: str) -> None:
+    """Print a sentence for the reader, on a terminal broken between words.
+
+    Lines with commands and paths go through `echo`: the terminal breaks them, so they are copied whole.
+    """
+    echo(at_words(text, out))
+
+
+def at_words(text: str, console: PlainConsole) -> str:
+    """Return a text with line breaks between words for a terminal; elsewhere as it is."""
+    if not console.is_terminal:
+        return text
+    lines = text.splitlines()
+    return "\n".join(textwrap.fill(one, console.width, break_long_words=False, break_on_hyphens=False) for one in lines)
 
 
 def show(table: Table) -> None:
@@ -97,6 +114,8 @@ class Pace:
 
 def duration(seconds: float) -> str:
     """Return a time in seconds, minutes, or hours."""
+    if seconds < 0.5:
+        return "under 1 s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -146,8 +165,8 @@ class WorkBars:
         self.close()  # after an error too: an open bar hides the cursor of the terminal
 
     def message(self, text: str) -> None:
-        """Print a line above the bars."""
-        note(self._prefix + text, dim=True)
+        """Print a sentence above the bars."""
+        note(at_words(self._prefix + text, err), dim=True)
 
     def line(self, text: str) -> None:
         """Print a line about the run to standard error."""

@@ -29,6 +29,7 @@ HINTS = {
     "data": "Pass --data.",
     "dataset": "`winnow datasets get NAME --from FOLDER` copies or downloads a dataset.",
     "existing_run": "Pass --resume FOLDER, or another folder with --out.",
+    "index": "`winnow index RUN DATA -o INDEX` builds one.",
     "missing_images": "`winnow datasets verify NAME --accept-missing` accepts their absence.",
     "port": "Pass --port; 0 takes a free one.",
     "search_folder": "Pass --out DIR.",

@@ -39,7 +39,7 @@ def evaluate(
         winnow evaluate runs/first --data other-photos --rerank aqe
         winnow evaluate photos.index --json
     """
-    from winnow.cli.console import echo, metrics_table, out
+    from winnow.cli.console import echo_prose, metrics_table, out
     from winnow.evaluation import check_reranking
 
     for each in rerank:
@@ -56,7 +56,7 @@ def evaluate(
         print(json.dumps(record))
         return
     out.print(metrics_table(rows, f"{run} (%)"))
-    echo(f"{queries} queries{note}")
+    echo_prose(f"{queries} queries{note}")
 
 
 Rows = dict[str, dict[str, float]]
@@ -85,6 +85,8 @@ def evaluate_model(run: Path, data: str | None, rerank: list[str]) -> tuple[Rows
     note = f"; {excluded} excluded, whose class has no other image" if excluded else ""
     if len(set(result.query_labels.tolist())) == 1:
         note += "; all images have one class, so every neighbor is relevant"
+    if PRETRAINED in baselines and (notice := describe_drop(result.metrics(), baselines[PRETRAINED])):
+        note += f"\n{notice}"
     return {**baselines, str(data or "test classes"): result.metrics(), **reranked}, queries, record, note
 
 
@@ -136,6 +138,17 @@ def _backbone(run_dir: RunDir) -> BackboneConfig:
 
     is_run = run_dir.config_file.is_file()
     return (run_dir.read_config() if is_run else Embedder.read_config(run_dir.path)).backbone
+
+
+def describe_drop(trained: Mapping[str, float], untrained: Mapping[str, float], run: str = "this table") -> str | None:
+    """Return a notice if training raised MAP@R and lowered P@1."""
+    rise, drop = (100 * (trained[name] - untrained[name]) for name in ("MAP@R", "P@1"))
+    if rise < 0.05 or drop > -0.05:  # 0.0 as printed
+        return None
+    return (
+        f"In {run} MAP@R rises by {rise:.1f} points and P@1 falls by {-drop:.1f}: more images of a class are near "
+        "and fewer are nearest. If only the nearest image counts, select the checkpoint by train.monitor=P@1."
+    )
 
 
 def rerank_result(result: RetrievalResult, embeddings: Tensor, rerank: list[str]) -> Rows:

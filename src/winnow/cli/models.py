@@ -157,7 +157,12 @@ def split_paths(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """Split arguments into runs and images.
 
     Runs are the first argument and the folders that follow it.
+
+    Raises:
+        ConfigError: If the first argument is a file.
     """
+    if paths[0].is_file():
+        raise ConfigError(f"RUN: {paths[0]} is a file. Name a run before the images: winnow explain RUN {paths[0]}.")
     count = next((i for i, path in enumerate(paths[1:], 1) if not path.is_dir()), len(paths))
     return paths[:count], paths[count:]
 

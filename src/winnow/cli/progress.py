@@ -20,11 +20,11 @@ def describe_duration(found: Duration) -> str:
     """Return the expected time of a run in one line."""
     features = f"{duration(found.features)} for the features of {found.images:,} images, then " if found.images else ""
     step = f"{found.step:.2g} s" if found.step >= 0.001 else "1 ms"
-    limit = duration(found.step * found.steps)
-    return (
-        f"time: about {features}{step} a step, at most {limit} for {found.steps:,} steps; validation comes on top, and "
-        "training stops early without gains"
-    )
+    first, last = (duration(found.step * steps) for steps in (found.first_stop, found.steps))
+    limit = f"{last} for {found.steps:,} steps"
+    if found.first_stop < found.steps:
+        limit = f"{first} for {found.first_stop:,} steps if nothing improves, at most {limit}"
+    return f"time: about {features}{step} a step: {limit}; validation comes on top"
 
 
 class ConsoleCallback(Callback):
@@ -52,8 +52,11 @@ class ConsoleCallback(Callback):
         self._bars.message(text)
 
     def estimate(self, measure: Callable[[], Duration]) -> None:
-        """Print how long the run will take."""
-        self._bars.message(describe_duration(measure()))
+        """Print how long the run will take; measuring takes seconds itself."""
+        self._bars.add("measuring the expected time")
+        found = measure()
+        self._bars.clear()
+        self._bars.message(describe_duration(found))
 
     def progress(self, title: str) -> Callable[[int, int], None]:
         """Show a bar for long work before or after training."""

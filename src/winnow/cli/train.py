@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from winnow.cli.errors import rank
 from winnow.errors import ConfigError, ModelError, TrainingError
 
 if TYPE_CHECKING:
+    from winnow.models import BackboneConfig
     from winnow.training import RunConfig, RunDir, RunResult
     from winnow.training.parallel import RunOutcome
     from winnow.training.sweep import PlannedRun
@@ -69,11 +71,9 @@ def train(
         winnow train data=photos --sweep pooling=gap,gsp --sweep seed=0,1,2
         torchrun --nproc-per-node 4 -m winnow train data=photos
     """
-    from winnow.training.sweep import is_plan
-
     if resume is not None and (words or out_folder is not None or sweep):
         raise ConfigError("--resume: a run resumes with its own config. Remove the other arguments.")
-    if sweep or (resume is not None and is_plan(resume)):
+    if sweep or (resume is not None and is_sweep(resume)):
         train_sweep(words or [], sweep, out_folder, resume, jobs, trust)
     elif jobs is not None:
         raise ConfigError("--jobs: requires several runs. Name them with --sweep.")
@@ -81,15 +81,21 @@ def train(
         train_one(words or [], out_folder, resume, trust)
 
 
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder contains a sweep."""
+    from winnow.training.sweep import is_plan
+
+    return is_plan(folder)
+
+
 def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None, trust: bool) -> None:
     """Train or resume one run and print its metrics."""
     from winnow.cli.progress import ConsoleCallback
     from winnow.training import RunDir
-    from winnow.training import train as train_run
 
     if resume is None:
         config = read_config(words)
-        check_data(config)
+        check_inputs([config])
         if (source := run_folder_of(words)) is not None:
             check_trust([config], source, trust)
         run_dir = RunDir(out_folder or next_free(config))
@@ -99,6 +105,8 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
         if run_dir.is_finished:
             raise ConfigError(f"{resume}: the run is finished. Print it with `winnow evaluate {quote(str(resume))}`.")
         check_trust([config], resume, trust)
+    from winnow.training import train as train_run  # slow, and not needed for an answer to a wrong setting
+
     with resumable(run_dir.path), ConsoleCallback() as callback:
         result = train_run(config, run_dir, resume=resume is not None, callback=callback)
     if rank() == 0:
@@ -108,8 +116,8 @@ def train_one(words: Sequence[str], out_folder: Path | None, resume: Path | None
 
 def print_result(run_dir: RunDir, result: RunResult) -> None:
     """Print the metrics of a run and of the baseline, and the next commands."""
-    from winnow.cli.console import echo, metrics_table, out
-    from winnow.cli.evaluate import PRETRAINED, default_map_row
+    from winnow.cli.console import echo, echo_prose, metrics_table, out
+    from winnow.cli.evaluate import PRETRAINED, default_map_row, describe_drop
     from winnow.cli.progress import ConsoleCallback
 
     config = result.config
@@ -122,14 +130,14 @@ def print_result(run_dir: RunDir, result: RunResult) -> None:
         f"trained ({config['pooling']['name']}, {config['dim']}-D)": result.metrics[split],
     }
     out.print(metrics_table(rows, f"{SPLIT_TITLES[split]} (%)"))
-    if advice := advise(result.metrics["val"]["MAP@R"], result.untrained["val"]["MAP@R"]):
-        echo(advice)
+    if advice := advise(result.metrics["val"]["MAP@R"], result.untrained["val"]["MAP@R"], result.best_step):
+        echo_prose(advice)
     if notice := describe_drop(result.metrics[split], result.untrained[split]):
-        echo(notice)
-    if not result.prototypes_ready:
-        echo(
+        echo_prose(notice)
+    if not result.prototypes_ready and result.best_step > 0:
+        echo_prose(
             f"The best step, {result.best_step}, precedes the initialization of the prototypes, so the model uses "
-            "average pooling. Increase train.max_steps, or lower pooling.memory_size."
+            "average pooling. Lower pooling.memory_size."
         )
     run, data = quote(str(run_dir.path)), quote(str(config["data"]["path"]))
     echo(f"run: {run_dir.path}  (best at step {result.best_step} of {result.steps})")
@@ -138,30 +146,22 @@ def print_result(run_dir: RunDir, result: RunResult) -> None:
     echo("      winnow serve my.index")
 
 
-def advise(trained: float, untrained: float) -> str | None:
+def advise(trained: float, untrained: float, best_step: int) -> str | None:
     """Return advice if training gained nothing, by MAP@R of the validation classes."""
-    if trained > untrained:
-        return None
     if untrained == 1:
         return (
             "The pretrained backbone already retrieves every image of the validation classes, so no checkpoint can be "
             "selected. Increase data.val_fraction."
         )
-    return (
-        "Training did not improve MAP@R of the validation classes over the pretrained backbone. Try train.lr=3e-5, "
-        "another loss, or data with more classes."
-    )
-
-
-def describe_drop(trained: Mapping[str, float], untrained: Mapping[str, float]) -> str | None:
-    """Return a notice if training raised MAP@R and lowered P@1."""
-    rise, drop = (100 * (trained[name] - untrained[name]) for name in ("MAP@R", "P@1"))
-    if rise <= 0 or drop >= 0:
+    remedy = "Try train.lr=3e-5, another loss, or data with more classes."
+    if best_step == 0:
+        return (
+            "No step improved MAP@R of the validation classes over the start, so the model is the pretrained backbone "
+            f"with average pooling and a projection. {remedy}"
+        )
+    if trained > untrained:
         return None
-    return (
-        f"In this table MAP@R rises by {rise:.1f} points and P@1 falls by {-drop:.1f}: more images of a class are near "
-        "and fewer are nearest. If only the nearest image counts, select the checkpoint by train.monitor=P@1."
-    )
+    return f"Training did not improve MAP@R of the validation classes over the pretrained backbone. {remedy}"
 
 
 # Several runs
@@ -176,6 +176,7 @@ def train_sweep(
     trust: bool,
 ) -> None:
     """Plan or resume the runs of a sweep, train them, and compare them."""
+    from winnow.cli.console import note
     from winnow.training.sweep import plan_runs, read_plan, write_plan
 
     if resume is not None:
@@ -185,11 +186,11 @@ def train_sweep(
         file, overrides = split_words(words)
         folder = out_folder or next_free(read_config(words), "sweep")
         runs = plan_runs(folder, file, overrides, sweep)
-        for run in runs:
-            check_data(run.config)
+        check_inputs([run.config for run in runs])
         if (source := run_folder_of(words)) is not None:
             check_trust([run.config for run in runs], source, trust)
         write_plan(folder, runs)
+    note(f"{len(runs)} runs in {folder}", dim=True)
     with resumable(folder):
         outcomes = train_runs(runs, jobs)
     print_outcomes(folder, outcomes)
@@ -221,17 +222,24 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
     Raises:
         TrainingError: If a run failed.
     """
-    from winnow.cli.console import comparison_rows, echo, out
+    from winnow.cli.console import comparison_rows, echo, echo_prose, out
+    from winnow.cli.evaluate import describe_drop
 
     done = [(outcome.run, outcome.result) for outcome in outcomes if outcome.result is not None]
     for run, result in done:  # only now, because drawing delays the other runs
         draw_run(run.run_dir, result)
     if done:
-        out.print(comparison_rows(*comparison(done)))
+        out.print(comparison_rows(*comparison(done, default_maps(done))))
+        for run, result in done:
+            split = "test" if "test" in result.metrics else "val"
+            if notice := describe_drop(result.metrics[split], result.untrained[split], run.name):
+                echo_prose(notice)
         idle = [run.name for run, result in done if result.best_step == 0]
         if idle:
-            echo(f"{len(idle)} of {len(done)} runs have their best validation before the first step, so training did "
-                 f"not improve them: {'; '.join(idle)}")  # fmt: skip
+            echo_prose(
+                f"{len(idle)} of {len(done)} runs have their best validation before the first step, so training did "
+                f"not improve them: {'; '.join(idle)}"
+            )
     echo(f"runs: {folder}")
     failed = [outcome.run.name for outcome in outcomes if outcome.error is not None]
     if failed:
@@ -241,23 +249,63 @@ def print_outcomes(folder: Path, outcomes: Sequence[RunOutcome]) -> None:
         )
 
 
-def comparison(done: Sequence[tuple[PlannedRun, RunResult]]) -> tuple[list[dict[str, Any]], str]:
-    """Return the baseline and each method, mean and std over seeds, and a table title."""
+def default_maps(done: Sequence[tuple[PlannedRun, RunResult]]) -> list[Mapping[str, float] | None]:
+    """Return the baseline of each run on the network's default map; None for a run that uses this map.
+
+    Runs that differ in nothing that the baseline depends on share it.
+    """
+    from winnow.cli.evaluate import default_map_row
+    from winnow.cli.progress import ConsoleCallback
+
+    found: dict[str, Mapping[str, float] | None] = {}
+    keys = []
+    with ConsoleCallback() as callback:
+        for run, result in done:
+            config, backbone = result.config, result.config["backbone"]
+            parts = {**backbone, "train": None, "stride": backbone["stride"] is None}
+            keys.append(json.dumps([config["seed"], config["data"], config["image"], parts], sort_keys=True))
+            if keys[-1] not in found:
+                rows = default_map_row(run.run_dir, None, callback) if "test" in result.metrics else {}
+                found[keys[-1]] = next(iter(rows.values()), None)
+    return [found[key] for key in keys]
+
+
+def comparison(
+    done: Sequence[tuple[PlannedRun, RunResult]], default_maps: Sequence[Mapping[str, float] | None] = ()
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the baseline and each method, mean and std over seeds, and a table title.
+
+    Args:
+        done: Finished runs.
+        default_maps: Baseline of each run on the network's default map, if the run uses another one.
+    """
+    from winnow.cli.evaluate import DEFAULT_MAP, PRETRAINED
+
     split = "test" if all("test" in result.metrics for _, result in done) else "val"
     methods = {
         method: [result for run, result in done if run.method() == method]
         for method in dict.fromkeys(run.method() for run, _ in done)
     }
     trained = [summarize(method, [one.metrics[split] for one in results]) for method, results in methods.items()]
-    # Backbone and image size change the baseline, the other settings do not.
-    pretrained = [
-        summarize("pretrained, no training", [one.untrained[split] for one in results]) for results in methods.values()
-    ]
-    distinct = [row for number, row in enumerate(pretrained) if row not in pretrained[:number]]
-    if len(distinct) > 1:
-        distinct = [row | {"method": f"{row['method']}: {name}"} for row, name in zip(pretrained, methods, strict=True)]
+    untrained = {name: [one.untrained[split] for one in results] for name, results in methods.items()}
+    finer: dict[str, list[Mapping[str, float]]] = {}
+    for (run, _), metrics in zip(done, default_maps, strict=False):
+        if metrics is not None:
+            finer.setdefault(run.method(), []).append(metrics)
     title = "test classes, not used for training" if split == "test" else "validation classes"
-    return [*distinct, *trained], f"{title} (%)"
+    return [*baselines(PRETRAINED, untrained), *baselines(DEFAULT_MAP, finer), *trained], f"{title} (%)"
+
+
+def baselines(name: str, methods: Mapping[str, Sequence[Mapping[str, float]]]) -> list[dict[str, Any]]:
+    """Return one table row of a baseline, or one for each method if they differ.
+
+    Backbone and image size change the baseline, the other settings do not.
+    """
+    rows = [summarize(name, metrics) for metrics in methods.values()]
+    distinct = [row for number, row in enumerate(rows) if row not in rows[:number]]
+    if len(distinct) > 1:
+        return [row | {"method": f"{row['method']}: {method}"} for row, method in zip(rows, methods, strict=True)]
+    return distinct
 
 
 def summarize(name: str, metrics: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -355,16 +403,23 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return name, list(words[1:])
 
 
-def check_data(config: RunConfig) -> None:
-    """Raise `ConfigError` if a config names no data.
+def check_inputs(configs: Sequence[RunConfig]) -> None:
+    """Raise an error if a config names no data, an unknown network, or missing weights, before images are read.
 
-    The default would train on the bundled images for minutes.
+    The default data would train on the bundled images for minutes.
     """
-    if "path" not in config.data.model_fields_set:
+    from winnow.models.factory import check_backbone
+
+    if any("path" not in config.data.model_fields_set for config in configs):
         raise ConfigError(
             "data: not set. Name a folder of class folders or a CSV file (winnow train data=photos), or use the "
             "bundled images (winnow train data=emoji)."
         )
+    checked: list[BackboneConfig] = []
+    for config in configs:
+        if config.backbone not in checked:
+            check_backbone(config.backbone)
+            checked.append(config.backbone)
 
 
 def next_free(config: RunConfig, kind: str | None = None) -> Path:

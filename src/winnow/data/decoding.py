@@ -55,7 +55,8 @@ class UnreadableImageError(DataError):
     def __init__(self, path: str | Path, reason: str) -> None:
         self.path, self.reason = path, " ".join(reason.split())
         advice = "Check its name" if self.reason == MISSING else "Replace or remove it"
-        super().__init__(f"{path}: image cannot be read ({self.reason}). {advice}, or set data.unreadable_images=skip.")
+        skip = "In training, data.unreadable_images=skip skips such images."
+        super().__init__(f"{path}: image cannot be read ({self.reason}). {advice}. {skip}")
 
     def __reduce__(self) -> tuple[type[UnreadableImageError], tuple[str | Path, str]]:
         return type(self), (self.path, self.reason)  # Decoder processes send the error to the main process.

@@ -213,8 +213,12 @@ def _class_folders(
     paths: list[str] = []
     names: list[str] = []
     empty: list[str] = []
+    nested: list[str] = []
     for folder in folders:
         found = scan.images_below(parent / folder)
+        below = [path.relative_to(parent / folder).parts for path in found]
+        if all(len(parts) > 1 for parts in below) and len({parts[0] for parts in below}) > 1:
+            nested.append(folder)
         paths += [path.relative_to(root).as_posix() for path in found]
         names += [folder] * len(found)
         if not found:
@@ -228,6 +232,13 @@ def _class_folders(
     notes = []
     if empty:
         notes.append(f"{parent}: class folders without images are skipped: {first_few(empty)}")
+    if nested:
+        remedy = f"set data={parent / nested[0]}" if len(folders) == 1 else f"move them up into {parent}"
+        each = "it counts as one class" if len(nested) == 1 else "each counts as one class"
+        notes.append(
+            f"{parent}: all images of {first_few(nested)} lie in subfolders; {each}. If the subfolders are the "
+            f"classes, {remedy}"
+        )
     if strays:
         notes.append(f"{parent}: images outside class folders are skipped: {first_few(strays)}")
     return paths, names, notes

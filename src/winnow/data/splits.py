@@ -50,17 +50,18 @@ def split_by_class(
         DataError: If there are too few classes, or original splits share classes.
     """
     names = images.class_names
+    notes = images.notes if isinstance(images, FileImages) else ()
     if len(names) < 4:
+        count = "1 class" if len(names) == 1 else f"{len(names)} classes"
         raise DataError(
-            f"data: {len(names)} classes ({', '.join(names)}), at least 4 required (2 for training, 2 for validation). "
-            "Add classes."
+            f"data: {count} ({', '.join(names)}), at least 4 required (2 for training, 2 for validation). "
+            + " ".join(["Add classes.", *(f"{one}." for one in notes)])
         )
     if not (val_fraction > 0 and test_fraction >= 0 and val_fraction + test_fraction < 1):
         raise ConfigError(
             f"data.val_fraction={val_fraction}, data.test_fraction={test_fraction}: expected fractions of the classes "
             "with a sum below 1 and a positive data.val_fraction. Lower them."
         )
-    notes = images.notes if isinstance(images, FileImages) else ()
     ranges = {"train": train_classes, "val": val_classes, "test": test_classes}
     if any(text is not None for text in ranges.values()):
         classes = _split_by_ranges(ranges, len(names), val_fraction, seed)

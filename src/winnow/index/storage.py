@@ -72,7 +72,7 @@ class Manifest:
         """
         file = folder / MANIFEST
         if not file.is_file():
-            raise DataError(f"{folder}: not an index, {MANIFEST} is missing. Build an index first.")
+            raise DataError(f"{folder}: not an index, {MANIFEST} is missing. Build an index first.", hint="index")
         damaged = f"{file}: file is damaged. Build the index again."
         try:
             content = parse_json(read_text(file))

@@ -1,9 +1,10 @@
-"""Pair losses, proxy losses, zero-shot and intra-batch regularization."""
+"""Pair losses, proxy losses, zero-shot and intra-batch regularization, and self-distillation."""
 
 from winnow.functional.pairs import Pairs
 from winnow.losses.base import PairLoss
 from winnow.losses.classification import ArcFaceLoss, NormalizedSoftmaxLoss
 from winnow.losses.contrastive import ContrastiveLoss, CosineContrastiveLoss, MarginLoss
+from winnow.losses.distillation import RelationalDistillation
 from winnow.losses.intra_batch import IntraBatchRegularizer
 from winnow.losses.potential_field import PotentialFieldLoss
 from winnow.losses.proximal import ProximalPenalty
@@ -72,6 +73,7 @@ __all__ = [
     "ProxyNCALoss",
     "RecallAtKLoss",
     "ReferenceLoss",
+    "RelationalDistillation",
     "SmoothAPLoss",
     "SoftTripleLoss",
     "SupConLoss",

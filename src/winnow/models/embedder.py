@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
 from winnow.data import CropTransform, ImageCache, ImageSet, read_image, upright_rgb
-from winnow.errors import ConfigError, ModelError, add_component_hint
+from winnow.errors import ConfigError, ModelError, add_component_hint, did_you_mean
 from winnow.files import parse_json, read_text, write_text
 from winnow.functional import NORMALIZERS, PoolingOutput
 from winnow.integrity import SUMS, check_file, write_checked, write_checked_text
@@ -470,6 +470,9 @@ def _read_saved(folder: Path) -> tuple[ModelConfig, CustomNetwork | None]:
     """Read the config of a saved model, and the record of a user's network."""
     file = folder / CONFIG_FILE
     if not file.is_file():
+        if not folder.exists():
+            siblings = [one.name for one in folder.parent.iterdir()] if folder.parent.is_dir() else []
+            raise ModelError(f"{folder}: run or model not found{did_you_mean(folder.name, siblings)} Check the path.")
         raise ModelError(f"{folder}: no saved model, {CONFIG_FILE} is missing. Use a folder that winnow wrote.")
     check_file(file, remedy=RESTORE)
     try:

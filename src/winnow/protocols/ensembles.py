@@ -18,7 +18,7 @@ from winnow.files import parse_json, write_text
 from winnow.functional import NORMALIZERS, Normalizer
 from winnow.protocols.curves import HEADLINE, is_late, late_metrics
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun
-from winnow.protocols.statistics import Values, list_ensembles, mean_of_members
+from winnow.protocols.statistics import Scores, Values, list_ensembles
 from winnow.training import RunDir, RunResult
 from winnow.training.config import read_recorded
 
@@ -27,7 +27,7 @@ CACHE = "ensembles.json"
 Results = Mapping[tuple[str, int, int], RunResult]
 """Results of finished runs by method, fold, and run."""
 
-Numbers = dict[tuple[int, str], Values]
+Numbers = dict[tuple[int, str], Scores]
 """Values of all ensembles (or runs) in percent, by embedding size and metric."""
 
 
@@ -50,7 +50,7 @@ def method_values(
     first = results[folds[0][0].key]
     dim = first.config["dim"]
     found: Numbers = {
-        (dim, name): 100 * mean_of_members([[one[name] for one in fold] for fold in metrics]) for name in names
+        (dim, name): Scores.of_members([[100 * one[name] for one in fold] for fold in metrics]) for name in names
     }
     if request.protocol.report == "ensembles":
         run_dirs = [[run.planned.run_dir for run in fold] for fold in folds]
@@ -58,7 +58,7 @@ def method_values(
             run_dirs, normalize=read_recorded(first.config).normalize, folder=run_dirs[0][0].path.parent,
             ks=request.dataset.ks, queries=first.data.queries,
         )  # fmt: skip
-        found |= {(dim * len(folds), name): 100 * concatenated[name] for name in names if name in concatenated}
+        found |= {(dim * len(folds), name): Scores(100 * concatenated[name]) for name in names if name in concatenated}
     return found
 
 

@@ -12,6 +12,7 @@ from winnow.integrity import write_checked_text
 from winnow.protocols.curves import HEADLINE, LAST_THIRD, RAW, is_late
 from winnow.protocols.methods import LITERAL, MethodSpec, control_name, is_recipe
 from winnow.protocols.spec import BACKBONES
+from winnow.protocols.statistics import FEWEST_MODELS
 from winnow.protocols.table import TABLE_FILE, Cell, PairedDifference, ProtocolTable, PublishedNumber, RunRecord
 from winnow.report.claims import LEVEL, Estimate, format_interval, format_points, verdict
 from winnow.report.figures import History, method_curves
@@ -272,8 +273,7 @@ def verdicts(table: ProtocolTable, pair: PairedDifference, claimed: float) -> di
 
     The size is shown for means only: in the conventional protocol the published numbers are the best of several runs.
     """
-    rows = {row.method: row for row in table.rows}
-    complete = all(rows[name].finished == rows[name].planned for name in (pair.method, pair.against))
+    complete = table.decides(pair.method, pair.against)
     difference = pair.difference if claimed >= 0 else _negative(pair.difference)
     size = verdict(difference, size=abs(claimed), complete=complete)
     return {"sign": str(verdict(difference, complete=complete)), "size": str(size)}
@@ -395,14 +395,24 @@ def _sizes(table: ProtocolTable) -> list[str]:
 
 def _intervals(table: ProtocolTable) -> list[str]:
     """Return the meaning of brackets, and the number of runs that they need."""
-    lows = [cell.estimate.low for cell in table.cells()]
+    methods = {cell.estimate.interval for cell in table.cells()}
+    methods |= {pair.difference.interval for pair in table.pairs}
     several = table.protocol.folds > 1
     found = []
-    if any(low is not None for low in lows):
+    if "bootstrap" in methods:
         over = "models, not over ensembles, which share models" if several else "runs"
         found.append(f"Brackets: {LEVEL:.0%} bootstrap interval of the mean over {over}.")
-    if any(low is None for low in lows):
-        needed = "two finished runs of every fold" if several else "three finished runs"
+    if "student" in methods:
+        which = ", of methods with one run of a fold" if "bootstrap" in methods else ""
+        found.append(
+            f"Brackets{which}: {LEVEL:.0%} interval of the mean by Student's t over the models, with one degree of "
+            "freedom fewer than models. It includes the differences of folds."
+        )
+    if None in methods:
+        needed = (
+            f"{FEWEST_MODELS} finished models; that of concatenated embeddings, two finished runs of every fold"
+            if several else "three finished runs"
+        )  # fmt: skip
         found.append(f"An interval requires {needed}.")
     return found
 

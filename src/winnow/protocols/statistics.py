@@ -1,9 +1,10 @@
-"""Bootstrap over the models behind many ensembles: pure functions of arrays."""
+"""Means and intervals over the models behind many ensembles: pure functions of arrays."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -15,6 +16,36 @@ Values = NDArray[np.float64]
 
 DRAWS = 10_000
 """Draws of the bootstrap."""
+FEWEST_MODELS = 4
+"""Fewest models of several folds that have an interval and, paired, decide a claim."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Values of every ensemble and, where a metric has them, of the single models by fold.
+
+    Concatenated embeddings have a value for each ensemble only.
+    """
+
+    ensembles: Values
+    members: tuple[Values, ...] = ()
+
+    @classmethod
+    def of_members(cls, values: Sequence[Sequence[float]]) -> Scores:
+        """Return the scores of an ensemble's mean member from the values of the runs of each fold."""
+        return cls(mean_of_members(values), tuple(np.asarray(fold, dtype=np.float64) for fold in values))
+
+    def minus(self, other: Scores) -> Scores:
+        """Return the paired differences from the scores of other models of the same folds and runs."""
+        members = tuple(own - their for own, their in zip(self.members, other.members, strict=True))
+        return Scores(self.ensembles - other.ensembles, members)
+
+    def estimate(self) -> Estimate:
+        """Return the mean with a bootstrap interval, or Student's where a fold has fewer than two runs."""
+        counts = [len(fold) for fold in self.members]
+        if counts and min(counts) < 2 and sum(counts) >= FEWEST_MODELS:
+            return student_estimate(self.members)
+        return bootstrap_estimate(self.ensembles)
 
 
 def list_ensembles(runs: Sequence[int]) -> list[tuple[int, ...]]:
@@ -98,7 +129,32 @@ def bootstrap_estimate(values: Values, *, level: float = LEVEL, draws: int = DRA
     bounds = np.quantile(resampled_means(values, draws=draws, seed=seed), [tail, 1 - tail])
     factor = np.sqrt(fewest / (fewest - 1)) * widening(level, freedom)
     low, high = (mean + factor * (bounds - mean)).tolist()
-    return Estimate(mean, std, low, high, sum(values.shape))
+    return Estimate(mean, std, low, high, sum(values.shape), "bootstrap")
+
+
+def student_estimate(members: Sequence[Values], *, level: float = LEVEL) -> Estimate:
+    r"""Return the mean over ensembles of single models with Student's interval over the models.
+
+    With $n$ models in $F$ folds, $R_f$ of them in fold $f$, the mean is $\theta = \frac1F \sum_f \bar v_f$, and
+
+    $$\theta \pm t_{n-1,\,1-\alpha/2} \; s \sqrt{\sum_f \frac{1}{F^2 R_f}}$$
+
+    $s$ is the sample standard deviation of all $n$ values. With one run of each fold this is the interval of a mean of
+    $n$ values, $\pm t \, s / \sqrt n$. It includes the differences of folds, which the bootstrap does not.
+
+    Args:
+        members: Values of the runs of each fold; for a paired comparison the differences.
+        level: Confidence level.
+
+    Returns:
+        The estimate; `n` is the number of models. As with the bootstrap, there is no standard deviation over ensembles
+        if a fold has a single run.
+    """
+    values = np.concatenate(list(members))
+    mean = float(np.mean([fold.mean() for fold in members]))
+    error = float(values.std(ddof=1)) * math.sqrt(sum(1 / len(fold) for fold in members)) / len(members)
+    half = student_quantile(len(values) - 1, level) * error
+    return Estimate(mean, None, mean - half, mean + half, len(values), "student")
 
 
 def widening(level: float, freedom: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -28,7 +29,7 @@ from winnow.protocols.ensembles import Numbers, Results, all_values, method_valu
 from winnow.protocols.methods import MethodSpec, is_recipe, paired_methods, present_name, recorded_name
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun, rerun_command
 from winnow.protocols.spec import Budget, ProtocolSpec, has_second_version
-from winnow.protocols.statistics import bootstrap_estimate, clip_interval
+from winnow.protocols.statistics import FEWEST_MODELS, clip_interval
 from winnow.report.claims import Estimate
 from winnow.training.recipes import find_recipe
 from winnow.training.results import Provenance, Record, RunResult, collect_provenance
@@ -58,11 +59,16 @@ class PublishedNumber(Record):
 
 
 class _Estimated(Record):
-    """Base of numbers with an interval; JSON has the estimate without n, which is stored once elsewhere."""
+    """Base of numbers with an interval.
+
+    JSON has the estimate without n, which is stored once elsewhere, and names the method of an interval that is not the
+    bootstrap's.
+    """
 
     @field_serializer("estimate", "difference", check_fields=False)
-    def _without_n(self, estimate: Estimate) -> dict[str, float | None]:
-        return {"mean": estimate.mean, "std": estimate.std, "low": estimate.low, "high": estimate.high}
+    def _without_n(self, estimate: Estimate) -> dict[str, float | str | None]:
+        numbers = {"mean": estimate.mean, "std": estimate.std, "low": estimate.low, "high": estimate.high}
+        return {**numbers, "interval": estimate.interval} if estimate.interval == "student" else {**numbers}
 
 
 class Cell(_Estimated):
@@ -173,6 +179,18 @@ class ProtocolTable(Provenance):
     def cells(self) -> list[Cell]:
         """Return the cells of all rows."""
         return [cell for row in self.rows for cell in row.cells]
+
+    def decides(self, method: str, against: str) -> bool:
+        """Return whether the finished runs of two methods decide a claim about their difference.
+
+        All planned runs do. So do four paired models or more, if every fold has equally many.
+        """
+        if all(row.finished == row.planned for row in self.rows if row.method in (method, against)):
+            return True
+        ours, theirs = ({(run.fold, run.run) for run in self.runs if run.method == name} for name in (method, against))
+        paired = Counter(fold for fold, _ in ours & theirs)
+        whole = len(paired) == self.protocol.folds and len(set(paired.values())) == 1
+        return whole and self.protocol.folds > 1 and paired.total() >= FEWEST_MODELS
 
 
 def make_table(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> ProtocolTable:
@@ -287,21 +305,25 @@ def _published() -> dict[str, Any]:
 
 
 def _with_n(values: Any, key: str, n: int) -> Any:
-    """Return the JSON of a number whose estimate has the number of models; other values as they are."""
+    """Return the JSON of a number with what its estimate leaves out: the number of models, and the bootstrap's name.
+
+    Other values are returned as they are.
+    """
     if isinstance(values, Mapping) and isinstance(values.get(key), Mapping):
-        return {**values, key: {**values[key], "n": n}}
+        method = None if values[key].get("low") is None else "bootstrap"
+        return {**values, key: {"interval": method, **values[key], "n": n}}
     return values
 
 
 def _cells(request: ProtocolRequest, method: str, numbers: Numbers) -> list[Cell]:
     cells = []
-    for (dim, metric), values in numbers.items():
-        estimate = clip_interval(bootstrap_estimate(values), 0, 100)
+    for (dim, metric), scores in numbers.items():
+        estimate = clip_interval(scores.estimate(), 0, 100)
         value = estimate.mean
         if request.protocol.report == "best" and not is_late(
             metric
         ):  # the run of the best P@1, also for the other metrics
-            value = float(values.flat[int(numbers[dim, "P@1"].argmax())])
+            value = float(scores.ensembles.flat[int(numbers[dim, "P@1"].ensembles.argmax())])
         published = published_number(
             request.protocol, request.dataset.name, method, request.backbone.name, dim, metric
         )  # fmt: skip
@@ -322,8 +344,8 @@ def _paired_differences(
     return [
         PairedDifference(
             method=method, against=against, dim=dim, metric=metric, models=len(shared) // 2,
-            difference=bootstrap_estimate(ours[dim, metric] - theirs[dim, metric]),
+            difference=scores.minus(theirs[dim, metric]).estimate(),
         )
-        for dim, metric in ours
+        for (dim, metric), scores in ours.items()
         if (dim, metric) in theirs
     ]  # fmt: skip

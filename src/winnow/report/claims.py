@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from winnow.report.tables import Column, to_markdown
 
@@ -25,6 +26,7 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     n: int | None = None  # None: nothing is random, and the interval is the value
+    interval: Literal["student", "bootstrap"] | None = None  # method of the interval; None if there is none
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -44,7 +46,7 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(mean, n=n)
     std = statistics.stdev(values)
     half = student_quantile(n - 1) * std / math.sqrt(n)
-    return Estimate(mean, std, mean - half, mean + half, n)
+    return Estimate(mean, std, mean - half, mean + half, n, "student")
 
 
 def exact(value: float) -> Estimate:

@@ -303,7 +303,6 @@ def _heat_maps(maps: Sequence[HeatMap]) -> dict[str, Any] | None:
             for name, weights in one.weights.items() if name not in flat
         ]} for one in maps
     ]  # fmt: skip
-    columns = 1 + max(sum(name not in flat for name in one.weights) for one in maps)
     return {
         "label": SCALE_LABEL,
         "gradient": f"linear-gradient(to right, {', '.join(stops)})",
@@ -312,8 +311,6 @@ def _heat_maps(maps: Sequence[HeatMap]) -> dict[str, Any] | None:
         "uniform": " and ".join(flat),
         "uniform_name": "" if example is None else example.name,
         "uniform_image": None if example is None else overlay(example.image, example.weights[flat[0]]),
-        "columns": columns,
-        "width": f"{min(8 * columns, 32)}rem",
         "shown": shown,
     }
 

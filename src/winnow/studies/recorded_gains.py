@@ -35,7 +35,7 @@ Config: TypeAlias = Mapping[str, Any]
 
 def gain_row(
     numbers: str, addition: str, dataset: str, dim: int | None, method: str, before: float, after: float,
-    found: Estimate | None = None, runs: str = "",
+    found: Estimate | None = None, runs: str = "", complete: bool = True,
 ) -> Row:  # fmt: skip
     """Return a row of the table.
 
@@ -49,6 +49,7 @@ def gain_row(
         after: MAP@R in percent with it.
         found: Paired difference of a recorded result.
         runs: Number of finished runs, such as "1 of 3", if some are missing.
+        complete: Whether these runs decide the claim.
     """
     row = {
         "numbers": numbers, "source": f"[Thesis], Table {TABLES[addition]}", "dataset": SETS[dataset], "dim": dim,
@@ -59,7 +60,7 @@ def gain_row(
         return row
     interval = (None, None) if found is None else (found.low, found.high)
     low, high = (None if bound is None else round(bound, 2) for bound in interval)
-    found_verdict = verdict(found, complete=not runs)
+    found_verdict = verdict(found, complete=complete)
     return {**row, "low": low, "high": high, "n": found and found.n, "runs": runs, "verdict": str(found_verdict)}
 
 
@@ -100,7 +101,7 @@ def _compared(name: str, content: Any) -> Iterator[tuple[tuple[float, ...], Row]
         loss = str(config["loss"]["name"])
         row = gain_row(
             name, addition, dataset_of(config) or "", config["dim"], SHORT_LOSSES.get(loss, loss),
-            statistics.mean(before), statistics.mean(after), found, runs,
+            statistics.mean(before), statistics.mean(after), found, runs, not runs,
         )  # fmt: skip
         yield (*before, *after), row
 
@@ -193,8 +194,9 @@ def _protocol_row(name: str, table: ProtocolTable, base: TableRow, one: TableRow
         before, after = _of_shared_models(pair, base, one, before, after)
     runs = "" if finished or pair is None else f"{pair.models} of {one.planned}"
     yield gain_row(
-        name, addition, table.dataset, dim, base.method, before, after, None if pair is None else pair.difference, runs
-    )
+        name, addition, table.dataset, dim, base.method, before, after, None if pair is None else pair.difference, runs,
+        table.decides(one.method, base.method),
+    )  # fmt: skip
 
 
 def _means(row: TableRow) -> dict[int, float]:

@@ -17,11 +17,6 @@ CONFIG = str(files("winnow.studies") / "cub_fair_fold1.yaml")
 """Config of the first fold of the fair protocol on CUB-200-2011."""
 
 
-def _named_folder(request: StudyRequest) -> Overrides:
-    """Return the setting of the requested data folder, if there is one."""
-    return Overrides() if request.data is None else Overrides({"data": str(request.data)})
-
-
 def _single_emoji(request: StudyRequest) -> Overrides:
     """Write single emoji next to the runs, where all studies of this size find them."""
     folder = request.runs.parent / "single-emoji"
@@ -30,7 +25,16 @@ def _single_emoji(request: StudyRequest) -> Overrides:
     return Overrides({"data": str(folder)})
 
 
-CUB200 = DataNeed("CUB-200-2011", prepare=_named_folder)
+def _cub_images(request: StudyRequest) -> Overrides:
+    """Return the setting of the class folders in the requested folder, which may be that of the official archive."""
+    if request.data is None:
+        return Overrides()
+    inside = ("images", "CUB_200_2011/images")
+    found = next((folder for name in inside if (folder := request.data / name).is_dir()), request.data)
+    return Overrides({"data": str(found)})
+
+
+CUB200 = DataNeed("CUB-200-2011", prepare=_cub_images)
 EMOJI_IMAGES = DataNeed("bundled emoji", has_folder=False)
 SINGLE_EMOJI_IMAGES = DataNeed("synthetic single emoji", has_folder=False, prepare=_single_emoji)
 

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from winnow.models import Embedder, Head
 
 Weights = dict[str, Tensor]
 
@@ -57,6 +60,10 @@ class WeightAverage:
         torch._foreach_copy_(self._averages, self._weights)
         self._first.fill_(step)
 
+    def weights(self) -> Weights:
+        """Return the averages by the names of the weights; `update` changes these tensors in place."""
+        return dict(zip(self._keys, self._averages, strict=True))
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Give the module the average, and its own weights back afterward."""
@@ -76,7 +83,7 @@ class WeightAverage:
 
     def state_dict(self) -> Weights:
         """Return the averages and the step of the last restart."""
-        return {**dict(zip(self._keys, self._averages, strict=True)), _FIRST: self._first}
+        return {**self.weights(), _FIRST: self._first}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -87,3 +94,31 @@ class WeightAverage:
 
 
 _FIRST = "first step"
+
+
+class AveragedTeacher:
+    """Teacher of self-distillation: a model with the average of its own weights, in inference mode.
+
+    It has an average of its own, so its decay does not depend on that of the evaluated weights.
+
+    Args:
+        model: Model that is trained, on its final device.
+        decay: Decay of the average.
+
+    Attributes:
+        average: Average of the weights and buffers of the model.
+    """
+
+    def __init__(self, model: Embedder | Head, decay: float) -> None:
+        self._model, self.average = model, WeightAverage(model, decay)
+
+    @torch.no_grad()
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return the embeddings of a batch; the model, its buffers, and random numbers stay as they are."""
+        mode = self._model.training
+        self._model.eval()  # no dropout, running statistics of batch norm, and no collected prototypes
+        try:
+            embeddings: Tensor = functional_call(self._model, self.average.weights(), (inputs,))
+        finally:
+            self._model.train(mode)
+        return embeddings

@@ -165,8 +165,8 @@ def build_setup(config: RunConfig, splits: Splits, callback: Callback, cache: Ru
     """Build the model and the inputs of each split; the config must be resolved."""
     torch.manual_seed(config.seed)
     embedder = Embedder.create(config)
-    if cache is None and launched_processes().count == 1:  # runs that share a cache are planned together
-        callback.estimate(lambda: measure_duration(embedder, config, splits))
+    if launched_processes().count == 1:  # of runs that share a cache the first one, before the others start
+        cached(cache, "duration", lambda: callback.estimate(lambda: measure_duration(embedder, config, splits)))
     frozen = config.backbone.train == "frozen"
     device = make_fabric(config).device
     image = config.image

@@ -34,6 +34,7 @@ class Checkpoint(TypedDict):
     problems: dict[str, Any] | None  # CCPSolver; None without CCP
     plateau: dict[str, Any] | None  # ReduceOnPlateau; None with a constant learning rate
     average: Weights | None  # WeightAverage; None without averaging, missing in version 0.1.0
+    teacher: Weights | None  # WeightAverage; None without self-distillation, missing in version 0.1.0
     data: str  # digest of the DataRecord; "" without a run folder, missing in version 0.1.0
 
 

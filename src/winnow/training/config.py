@@ -177,6 +177,16 @@ class LIBCConfig(Section):
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout in the layers")
 
 
+class DistillConfig(Section):
+    """Self-distillation: keep the similarities that averaged weights find within a batch."""
+
+    shorthand: ClassVar[str | None] = "weight"
+
+    weight: float = Field(0.0, ge=0, description="weight of the term next to the loss; 0 disables it")
+    temperature: float = Field(0.1, gt=0, description="temperature of the similarities within a batch")
+    decay: float = Field(0.999, ge=0, lt=1, description="decay of the averaged weights, which are the teacher")
+
+
 class PlateauConfig(Section):
     """Reduction of the learning rate when `train.monitor` stops improving.
 
@@ -364,6 +374,7 @@ class RunConfig(ModelConfig):
     )
     zsr: ZSRConfig = Field(default_factory=ZSRConfig)
     libc: LIBCConfig = Field(default_factory=LIBCConfig)
+    distill: DistillConfig = Field(default_factory=DistillConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     plateau: PlateauConfig = Field(default_factory=PlateauConfig)
     seed: int = Field(0, ge=0, lt=2**63, description="seed of splits, batches, and initialization")

@@ -27,17 +27,28 @@ class Duration:
         features: Seconds for these features.
         step: Seconds of a training step.
         steps: Largest number of steps.
+        first_stop: Step at which early stopping ends training if nothing improves after the first validation.
     """
 
     images: int
     features: float
     step: float
     steps: int
+    first_stop: int
 
     @property
     def total(self) -> float:
         """Seconds without an early stop, and without validation and test."""
         return self.features + self.step * self.steps
+
+
+def first_stop(config: RunConfig) -> int:
+    """Return the earliest step at which a run can end; the first subproblem of CCP ends by its own patience."""
+    train, references = config.train, config.references
+    patience = int(getattr(references, "patience", train.patience))
+    if train.select_weights == "last" or train.eval_steps is None:
+        return train.max_steps
+    return min(train.max_steps, train.eval_steps * (1 + patience))
 
 
 def measure_duration(embedder: Embedder, config: RunConfig, splits: Splits) -> Duration:
@@ -54,11 +65,11 @@ def measure_duration(embedder: Embedder, config: RunConfig, splits: Splits) -> D
     device = make_fabric(config).device
     crop = config.image.crop
     height, width = (crop, crop) if isinstance(crop, int) else crop
-    batch, steps = config.train.images_per_batch, config.train.max_steps
+    batch, steps, fewest = config.train.images_per_batch, config.train.max_steps, first_stop(config)
     with fork_rng():
         if config.backbone.train != "frozen":
             model = _ready_copy(embedder).to(device).train()
-            return Duration(0, 0.0, _seconds(model, torch.rand(batch, 3, height, width, device=device)), steps)
+            return Duration(0, 0.0, _seconds(model, torch.rand(batch, 3, height, width, device=device)), steps, fewest)
         images = missing_features(embedder, config, splits)
         size = CPU_BATCH if device.type == "cpu" else 128
         noise = torch.rand(size, 3, height, width, device=device)
@@ -71,7 +82,7 @@ def measure_duration(embedder: Embedder, config: RunConfig, splits: Splits) -> D
         features = (time.perf_counter() - started) / size * images
         rows = torch.arange(batch, device=device) % size
         head = _ready_copy(embedder.head).to(device).train()
-        return Duration(images, features, _seconds(head, maps.float()[rows]), steps)
+        return Duration(images, features, _seconds(head, maps.float()[rows]), steps, fewest)
 
 
 def missing_features(embedder: Embedder, config: RunConfig, splits: Splits) -> int:

@@ -10,12 +10,20 @@ from torch import Tensor, nn
 
 from winnow.errors import ConfigError
 from winnow.functional import NORMALIZERS
-from winnow.losses import LOSSES, IntraBatchRegularizer, PairLoss, ProximalPenalty, ZeroShotRegularizer
+from winnow.losses import (
+    LOSSES,
+    IntraBatchRegularizer,
+    PairLoss,
+    ProximalPenalty,
+    RelationalDistillation,
+    ZeroShotRegularizer,
+)
 from winnow.miners import MINERS
 from winnow.models import Embedder, Head
 from winnow.pooling import POOLINGS, PrototypePooling
 from winnow.references import REFERENCES, ChanceConstrainedProxies, References
 from winnow.regularizers import REGULARIZERS, CenterRegularizer, class_means
+from winnow.training.averaging import AveragedTeacher
 from winnow.training.config import REGISTRIES, RunConfig
 from winnow.training.engine.distributed import SINGLE_PROCESS
 
@@ -23,7 +31,7 @@ from winnow.training.engine.distributed import SINGLE_PROCESS
 class Objective(nn.Module):
     r"""Model with its training objective.
 
-    $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + P$
+    $(1 - \lambda) (L + w R + v L_{IB}) + \lambda L_{ZS} + u D + P$
 
     All parameters of a run are parameters of this module: the optimizer, checkpoints, and counts use it alone.
 
@@ -36,8 +44,10 @@ class Objective(nn.Module):
         regularizer: Regularizer R of class centers with its weight w, or None.
         proximal: Penalty P on the distance to earlier weights (CCP), or None.
         libc: Intra-batch regularizer L_IB with its weight v, or None.
+        distill: Self-distillation D with its weight u, or None.
 
     Attributes:
+        teacher: Model with averaged weights, for self-distillation. The trainer sets it; None without.
         processes: Processes that share a batch: each embeds a slice, all compute the whole loss. The trainer sets it.
     """
 
@@ -51,11 +61,13 @@ class Objective(nn.Module):
         regularizer: CenterRegularizer | None = None,
         proximal: ProximalPenalty | None = None,
         libc: IntraBatchRegularizer | None = None,
+        distill: RelationalDistillation | None = None,
     ) -> None:
         super().__init__()
         self.model, self.loss, self.references = model, loss, references
         self.zsr, self.zsr_weight, self.regularizer, self.proximal = zsr, zsr_weight, regularizer, proximal
-        self.libc = libc
+        self.libc, self.distill = libc, distill
+        self.teacher: AveragedTeacher | None = None
         self.processes = SINGLE_PROCESS
         for module in model.modules():
             if isinstance(module, PrototypePooling):
@@ -68,17 +80,25 @@ class Objective(nn.Module):
             inputs: Batch, or this process's slice of it.
             labels: Labels (B,) of the whole batch.
         """
+        targets = self.embed_targets(inputs)  # before the model, whose forward pass may set prototypes
         with self.processes.fork_rng(inputs.device):
             output = self.model(inputs, return_details=True)
-        return self.terms(output.vector, output.attributes, labels)
+        return self.terms(output.vector, output.attributes, labels, targets)
 
-    def terms(self, vectors: Tensor, attributes: Tensor | None, labels: Tensor) -> dict[str, Tensor]:
+    def embed_targets(self, inputs: Tensor) -> Tensor | None:
+        """Return the teacher's embeddings of a batch or a part of it; None without self-distillation."""
+        return None if self.teacher is None else self.teacher.embed(inputs)
+
+    def terms(
+        self, vectors: Tensor, attributes: Tensor | None, labels: Tensor, targets: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Return the terms of the objective for the output of the model.
 
         Args:
             vectors: Embeddings of the batch, or of this process's slice of it.
             attributes: Attributes of the pooling for the same images; None if it has none.
             labels: Labels (B,) of the whole batch.
+            targets: The teacher's embeddings of the same images; None without self-distillation.
         """
         embeddings = self.processes.gather(vectors, len(labels))
         metric = self.references(self.loss, embeddings, labels)
@@ -94,6 +114,9 @@ class Objective(nn.Module):
             gathered = self.processes.gather(attributes, len(labels))
             terms["zsr"] = self.zsr(gathered, labels, self.references.class_centers())
             total = (1 - self.zsr_weight) * total + self.zsr_weight * terms["zsr"]
+        if self.distill is not None and targets is not None:
+            terms["distill"] = self.distill(embeddings, self.processes.gather(targets, len(labels)))
+            total = total + self.distill.weight * terms["distill"]
         if self.proximal is not None:
             terms["pull"] = self.proximal()
             total = total + terms["pull"]
@@ -132,9 +155,13 @@ def build_objective(config: RunConfig, model: Embedder | Head, num_classes: int)
     if config.libc.weight > 0:
         libc = IntraBatchRegularizer(num_classes, config.dim, **config.libc.model_dump())
     proximal = ProximalPenalty(model) if isinstance(references, ChanceConstrainedProxies) else None
+    distill = None
+    if config.distill.weight > 0:
+        distill = RelationalDistillation(weight=config.distill.weight, temperature=config.distill.temperature)
     return Objective(
-        model, loss, references, zsr, config.zsr.weight, regularizer if regularizer.weight > 0 else None, proximal, libc
-    )
+        model, loss, references, zsr, config.zsr.weight, regularizer if regularizer.weight > 0 else None, proximal,
+        libc, distill,
+    )  # fmt: skip
 
 
 def check_objective(config: RunConfig) -> None:

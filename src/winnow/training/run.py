@@ -236,7 +236,8 @@ def _messages(requested: RunConfig, config: RunConfig, splits: Splits) -> list[s
     backbone = {"frozen": "frozen: only the head is trained", "full": "fine-tuned"}[config.backbone.train]
     messages.append(
         f"data {config.data.path}: {images:,} images, {classes} classes; {config.backbone.name} on a {device}, "
-        f"{backbone}; at most {config.train.max_steps:,} steps"
+        f"{backbone}; pooling={config.pooling.name}, loss={config.loss.name}, dim={config.dim}; at most "
+        f"{config.train.max_steps:,} steps"
     )
     if config.data.val_classes == "test":
         messages.append("data.val_classes=test: weights are selected on the test classes, so test metrics are too high")

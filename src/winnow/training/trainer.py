@@ -15,7 +15,7 @@ from winnow.errors import ModelError, TrainingError
 from winnow.files import write_text
 from winnow.models import Embedder
 from winnow.seeding import derive_seed, seed_everything
-from winnow.training.averaging import WeightAverage
+from winnow.training.averaging import AveragedTeacher, WeightAverage
 from winnow.training.callbacks import Callback
 from winnow.training.ccp import build_ccp_solver
 from winnow.training.checkpoint import Checkpoint, CheckpointWriter, TrainState, load_checkpoint
@@ -107,10 +107,14 @@ class Trainer:
             two_pass = TwoPassGradients(self.fabric, objective, settings.chunk_size)
         self.wrapped, self.optimizer = self.fabric.setup(objective, optimizer)
         self.average = WeightAverage(objective, settings.average) if settings.average else None
+        if objective.distill is not None:
+            objective.teacher = AveragedTeacher(objective.model, config.distill.decay)
+        teacher = None if objective.teacher is None else objective.teacher.average
+        self._averages = [one for one in (self.average, teacher) if one is not None]
         self.training_step = TrainingStep(
             self.fabric, self.wrapped, self.optimizer, max_grad_norm=config.train.max_grad_norm, check_norm=not scaler,
             gradients=two_pass, capture=self.stream.capture if graph else None,
-            after_update=None if self.average is None else self.average.update,
+            after_update=self._update_averages,
         )  # fmt: skip
         embedder = objective.model if isinstance(objective.model, Embedder) else None
         self._backbone = [] if embedder is None else [p for p in embedder.backbone.parameters() if p.requires_grad]
@@ -172,9 +176,15 @@ class Trainer:
         self.training_step.run(
             step, lambda out: self.train.train(indices, generator, out, rows), self.train.labels[indices]
         )
-        if self.average is not None and ready != self.objective.head.prototypes_ready:
-            self.average.restart(step + 1)  # prototypes that were set in this step are no average of earlier ones
+        if ready != self.objective.head.prototypes_ready:
+            for average in self._averages:
+                average.restart(step + 1)  # prototypes that were set in this step are no average of earlier ones
         self.stream.throttle()
+
+    def _update_averages(self, step: Tensor) -> None:
+        """Add the weights after a step to the evaluated average and to the teacher's."""
+        for average in self._averages:
+            average.update(step)
 
     def _rate_factor(self, step: int) -> float:
         """Return the factor on all learning rates in a step."""
@@ -263,6 +273,7 @@ class Trainer:
             "problems": None if self.ccp_solver is None else self.ccp_solver.state_dict(run_best),
             "plateau": None if self.plateau is None else self.plateau.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            "teacher": None if self.objective.teacher is None else self.objective.teacher.average.state_dict(),
             "data": self.data_digest,
         }
 
@@ -295,6 +306,8 @@ class Trainer:
             self.plateau.load_state_dict(checkpoint["plateau"])
         if self.average is not None and checkpoint["average"] is not None:
             self.average.load_state_dict(checkpoint["average"])
+        if self.objective.teacher is not None and checkpoint["teacher"] is not None:
+            self.objective.teacher.average.load_state_dict(checkpoint["teacher"])
         if self.learning_rates is not None:  # the loaded rates are not the tensors of a graph
             self.learning_rates.scale(self._rate_factor(self.state.step))
         if self.processes.is_first:

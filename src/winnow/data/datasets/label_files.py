@@ -137,6 +137,10 @@ def box_key(name: str) -> str:
     return "/".join(PurePosixPath(os.path.splitext(name)[0]).parts[-2:])
 
 
+_SLACK = 2
+"""Pixels that a published box may end outside its image."""
+
+
 def boxes_in_order(
     boxes: Mapping[str, Sequence[float]], images: ImageSet, source: Path, sizes: Mapping[str, Sequence[float]]
 ) -> NDArray[np.float64]:
@@ -159,8 +163,8 @@ def boxes_in_order(
             raise DataError(f"{source}: no bounding box of {images.name(index)}. Get the dataset again.")
         width, height = sizes[key] if key in sizes else images.size(index)
         left, top, right, bottom = boxes[key]
-        # Published boxes of full images end one pixel off.
-        if right > width + 1 or bottom > height + 1:
+        # Published boxes end up to two pixels outside their image.
+        if right > width + _SLACK or bottom > height + _SLACK:
             raise DataError(
                 f"{source}: the box of {images.name(index)} ends at {right:g} x {bottom:g}, its image at {width:g} x "
                 f"{height:g}. The copy has resized images: add {SIZES_FILE} with a line 'ID WIDTH HEIGHT' for each "

@@ -43,6 +43,7 @@ export function paint(frame, map) {
 
 /** Describe how concentrated the weight is. */
 export function describeConcentration(map) {
+  if (map.values.every((value) => Math.abs(value - 1) < 0.01)) return 'All locations have the same weight.';
   const sorted = [...map.values].sort((a, b) => b - a);
   let sum = 0;
   const count = sorted.findIndex((value) => (sum += value) >= sorted.length / 2) + 1;

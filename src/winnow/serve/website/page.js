@@ -3,7 +3,7 @@
 import { Problem, get, send, thumbnail } from './api.js';
 import { describeConcentration, framed, paint } from './heat.js';
 import { start as startPrototypes } from './prototypes.js';
-import { Tiles } from './tiles.js';
+import { Tiles, breakable } from './tiles.js';
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ['mu', 'eps'];
@@ -102,12 +102,13 @@ async function request(query, settings, signal) {
 function show(result) {
   const { neighbours, query: seen } = result;
   if (seen.image) {
-    $('query-name').textContent = `${named(seen.image)} (${seen.image.name})`;
+    showName(named(seen.image), seen.image.label === null ? '' : seen.image.name);
     $('shown').querySelector('img').alt = `Query: ${named(seen.image)}`;
   }
   if (frame) paint(frame, seen.heat_map);
   $('concentration').textContent = seen.heat_map ? describeConcentration(seen.heat_map) : '';
   $('heat-label').hidden = !seen.heat_map;
+  $('k-label').hidden = false;
   $('found-title').textContent = 'Nearest images';
   withHeatMaps.clear();
   found.show(neighbours.map((one) => ({
@@ -118,7 +119,7 @@ function show(result) {
     press: () => searchWith(one),
   })));
   const first = neighbours[0];
-  report(first ? `${neighbours.length} images; the nearest is ${named(first)} at distance ${first.distance.toFixed(3)}.`
+  report(first ? `${neighbours.length} images, the nearest at distance ${first.distance.toFixed(3)}`
     : 'The index has no other image.');
   prototypes?.mark(seen.attributes);
 }
@@ -142,10 +143,16 @@ function setHeat(on) {
   for (const id of ['query', 'results']) $(id).classList.toggle('heated', on);
 }
 
+function showName(name, file = '') {
+  $('query-name').hidden = !name;
+  $('query-name').replaceChildren(...breakable(name));
+  $('query-file').hidden = !file;
+  $('query-file').replaceChildren(...breakable(file));
+}
+
 function display(source, name) {
   $('shown').hidden = !source;
-  $('query-name').hidden = false;
-  $('query-name').textContent = name;
+  showName(name);
   $('concentration').textContent = '';
   frame = framed($('shown'), source, `Query: ${name}`);
 }
@@ -202,9 +209,10 @@ function showStart() {
   query = null;
   running?.abort();
   complain(null);
-  $('shown').hidden = $('query-name').hidden = true;
+  $('shown').hidden = true;
+  showName('');
   $('concentration').textContent = '';
-  $('heat-label').hidden = true;
+  $('heat-label').hidden = $('k-label').hidden = true;
   $('found-title').textContent = about.examples.length ? 'Try one of these images' : 'The index is empty';
   report('');
   found.show(about.examples.map((one) => ({

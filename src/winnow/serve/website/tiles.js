@@ -3,6 +3,12 @@
 import { thumbnail } from './api.js';
 import { framed, paint } from './heat.js';
 
+/** Return a name as nodes that may break after its underscores, hyphens, slashes, and periods. */
+export function breakable(name) {
+  const parts = name.split(/(?<=[-_/.])/);
+  return parts.flatMap((part, i) => (i ? [document.createElement('wbr'), part] : [part]));
+}
+
 /** Make a list item with a picture, a name, and a number. */
 export function tile({ id, name, number, label, press, hover }) {
   const item = document.createElement('li');
@@ -27,7 +33,7 @@ export function tile({ id, name, number, label, press, hover }) {
   const one = {
     item, button, frame, id,
     update(name, number, label) {
-      named.textContent = name;
+      named.replaceChildren(...breakable(name));
       counted.textContent = number;
       button.setAttribute('aria-label', label);
     },

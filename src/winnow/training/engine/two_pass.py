@@ -60,14 +60,26 @@ class TwoPassGradients:
         """
         chunks: tuple[Tensor, ...] = self._precision.convert_input(inputs).split(self._chunk_size)
         with _collect_once(self._objective, len(chunks)):
+            targets = self._embed_targets(chunks)
             states, vectors, attributes = self._embed(chunks)
             with self._precision.forward_context():
-                losses = self._objective.terms(vectors, attributes, labels)
+                losses = self._objective.terms(vectors, attributes, labels, targets)
             losses = {name: self._precision.convert_output(value) for name, value in losses.items()}
             self._fabric.backward(losses["loss"])
             self._backpropagate(chunks, states, vectors, attributes)
         self._average_gradients()
         return losses
+
+    def _embed_targets(self, chunks: Sequence[Tensor]) -> Tensor | None:
+        """Return the teacher's embeddings of all chunks; None without self-distillation."""
+        targets = list[Tensor]()
+        for chunk in chunks:
+            with self._precision.forward_context():
+                found = self._objective.embed_targets(chunk)
+            if found is None:
+                return None
+            targets.append(found)
+        return torch.cat(targets)
 
     @torch.no_grad()
     def _embed(self, chunks: Sequence[Tensor]) -> tuple[list[list[Tensor]], Tensor, Tensor | None]:
