@@ -1,4 +1,4 @@
-"""Choose the settings of the study finetune-small on its validation classes.
+"""Choose the settings of the study finetune-classes on its validation classes.
 
     python scripts/finetune_settings.py IMAGES [WORK]
 
@@ -20,9 +20,10 @@ from winnow.data import load_images
 from winnow.studies import StudyRequest
 from winnow.studies.finetune_small import (
     BASE,
-    FINETUNE_SMALL,
+    FINETUNE_CLASSES,
     HELD_OUT,
     LOSSES,
+    MORE_CLASSES,
     RECIPES,
     images_of,
     prepare_classes,
@@ -37,26 +38,32 @@ from winnow.training.sweep import PlannedRun
 RESULT = Path(__file__).resolve().parents[1] / "results/finetune_settings.json"
 COMMON = ["train.max_steps=1500", "train.eval_steps=100", "train.patience=100", "train.test_curve=false",
           "train.run_test=false", "seed=0"]  # fmt: skip
-NORM, FAST = "backbone.freeze_batch_norm=false", "train.lr=1e-3"
+FAST = "train.lr=1e-3"
 SETTINGS: Mapping[str, Sequence[str]] = {
-    "3e-4, frozen batch norm": ["train.lr=3e-4"],
-    "1e-3, frozen batch norm": [FAST],
-    "3e-4": [NORM, "train.lr=3e-4"],
-    "1e-3": [NORM, FAST],
-    "3e-3": [NORM, "train.lr=3e-3"],
-    "1e-3, 32 x 4": [NORM, FAST, "train.classes_per_batch=32"],
-    "1e-3, color and erasing": [NORM, FAST, "augment.color_jitter=0.4", "augment.random_erasing=0.25"],
-    "1e-3, weight decay 5e-4": [NORM, FAST, "train.weight_decay=5e-4"],
-    "1e-3, cosine": [NORM, FAST, "train.schedule=cosine"],
+    "3e-4, repeated": ["train.lr=3e-4"],
+    "1e-3, repeated": [FAST],
+    "3e-4": ["train.lr=3e-4"],
+    "1e-3": [FAST],
+    "3e-3": ["train.lr=3e-3"],
+    "1e-3, 32 x 4": [FAST, "train.classes_per_batch=32"],
+    "1e-3, color and erasing": [FAST, "augment.color_jitter=0.4", "augment.random_erasing=0.25"],
+    "1e-3, weight decay 5e-4": [FAST, "train.weight_decay=5e-4"],
+    "1e-3, cosine": [FAST, "train.schedule=cosine"],
 }
 
 
 def main(images: Path, work: Path) -> None:
-    request = StudyRequest(FINETUNE_SMALL.scales["full"], work, images, note=print)
-    located = prepare_classes(request)
+    request = StudyRequest(FINETUNE_CLASSES.scales["full"], work, images, note=print)
+    located = prepare_classes(request, MORE_CLASSES)
     seen, held_out = (load_images(str(images_of(request) / part)) for part in ("pretrain", HELD_OUT))
     pretrain(weights_of(request), seen, held_out, RECIPES["full"], note=print)
-    shared = [*BASE.to_args(), *located.to_args(), f"backbone.weights={weights_of(request)}", *COMMON]
+    shared = [
+        *BASE.to_args(),
+        "backbone.freeze_batch_norm=false",
+        *located.to_args(),
+        f"backbone.weights={weights_of(request)}",
+        *COMMON,
+    ]
     runs = {
         (name, loss): PlannedRun({"setting": name, "loss": loss}, load_config(None, [*shared, *its.to_args(), *words]),
                                  RunDir(work / "settings" / f"{loss}-{number}"))
@@ -80,7 +87,8 @@ def main(images: Path, work: Path) -> None:
     for row in rows:
         print({key: value for key, value in row.items() if key != "curve"})
     result = {**collect_provenance().to_dict(), "command": f"python {shlex.join(sys.argv)}",
-              "about": "validation MAP@R in percent, losses alone, seed 0", "common": shared,
+              "about": "validation MAP@R in percent, losses alone, seed 0; settings named repeated equal those without "
+              "this word", "common": shared,
               "settings": SETTINGS, "pretraining": read_record(weights_of(request)), "rows": rows}  # fmt: skip
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
 

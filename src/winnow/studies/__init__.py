@@ -71,6 +71,7 @@ _ALL: tuple[Study, ...] = (
     ccp_samples.CCP_SAMPLES,
     ccp_cost.CCP_COST,
     finetune_small.FINETUNE_SMALL,
+    finetune_small.FINETUNE_CLASSES,
     loss_grids.CUB_LOSSES,
     average_pooling.AVERAGE_POOLING,
     loss_grids.CENTERS,
