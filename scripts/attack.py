@@ -64,6 +64,7 @@ RESULT, PAGE = ROOT / "results/security/attack.json", ROOT / "docs/security.md"
 RUN = ["backbone=resnet20", "backbone.weights=random", "image.resize=32", "image.crop=32", "dim=8", "train.device=cpu",
        "train.classes_per_batch=2", "train.samples_per_class=2", "train.max_steps=12", "train.eval_steps=4",
        "train.lr=1e-3", "pooling.num_prototypes=4", "pooling.memory_size=8"]  # fmt: skip
+PLAIN = [word for word in RUN if not word.startswith("pooling.")]
 CONFIGS = {
     "CCP": ["loss=c2", "references=ccp", "references.proxies_per_class=2", "references.pool_size=4"],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1"],
@@ -191,18 +192,22 @@ def flips(site: Site, scale: float) -> Outcome:
         "one flipped bit in any file of a run, a sweep, a model, an index, a table, or a study",
         "rejected by name",
     )
-    (site.run / "result.json").rename(site.folder / "result.json")  # an unfinished run reads all its files
-    (site.folder / "table").mkdir()
-    write_checked_text(site.folder / "table/table.json", json.dumps({"runs": []}) * 20)
     study = site.folder / "studies" / f"{STUDY.replace('-', '_')}.json"
     study.parent.mkdir()
     write_checked_text(study, (ROOT / "results" / study.name).read_text())
-    sweep, finished, graph = (site.folder / name for name in ("sweep", "finished", "graph"))
+    sweep, finished, table, graph = (site.folder / name for name in ("sweep", "finished", "table", "graph"))
     write_plan(sweep, plan_runs(sweep, None, [f"data={site.photos}", *RUN], ["seed=0,1"]))
-    for words in (["train", f"data={site.photos}", *RUN, "train.save_embeddings=true", "--out", finished],
+    split = site.folder / "split"
+    for part in ("train", "test"):
+        make_photos(split / part)
+    for folder in (split / "test").iterdir():
+        folder.rename(folder.with_name(f"unseen_{folder.name}"))
+    for words in (["train", f"data={split}", *RUN, "train.save_embeddings=true", "--out", finished],
+                  ["protocol", "conventional", site.photos, "c1", *PLAIN, "--runs", 1, "-o", table],
                   ["index", site.run, site.photos, "-o", graph, "--kind", "hnsw"]):  # fmt: skip
         made = call(site, *words)
         assert made.code == 0, made.err
+    (site.run / "result.json").rename(site.folder / "result.json")  # an unfinished run reads all its files
     resume, search = ["train", "--resume", site.run], ["search", site.index, site.folder / "query.png"]
     (site.folder / "query.png").write_bytes(noise(site.rng))  # not in the index, so the model embeds it
     openers = {site.run / name: resume for name in ("checkpoint.pt", "best.pt", "config.yaml", "data.csv.gz")}
@@ -211,9 +216,9 @@ def flips(site: Site, scale: float) -> Outcome:
     openers |= {file: search for file in site.index.rglob("*") if file.suffix in (".npy", ".sqlite", ".safetensors")}
     openers |= dict.fromkeys((site.index / "index.json", site.index / "model/config.json"), search)
     openers[site.run / "log.jsonl"] = ["verify", site.run]
-    openers[site.folder / "table/table.json"] = ["verify", site.folder / "table"]
     openers[sweep / "plan.yaml"] = ["train", "--resume", sweep]
     openers |= {finished / name: ["verify", finished] for name in ("result.json", "test.safetensors")}
+    openers |= {table / name: ["verify", table] for name in ("table.json", "table.csv")}
     openers |= {file: ["search", graph, site.photo] for file in graph.rglob("faiss.index")}
     openers[study] = ["study", STUDY, "--import-results", study, "--no-train", "-o", site.folder / "imported"]
     outcome.note = f"{len(openers)} kinds of files"
@@ -289,7 +294,6 @@ def kills(site: Site, scale: float) -> Outcome:
     return outcome
 
 
-PLAIN = [word for word in RUN if not word.startswith("pooling.")]
 WRITERS: dict[str, Callable[[Site, Path], list[object]]] = {
     "train": lambda site, to: ["train", f"data={site.photos}", *RUN, "--out", to / "run"],
     "train with cached features": lambda site, to: ["train", f"data={site.photos}", *RUN, "data.feature_cache=disk",
@@ -408,7 +412,7 @@ def cuts(site: Site, scale: float) -> Outcome:
         clients = [threading.Thread(target=search, args=(number,)) for number in range(4)]
         for client in clients:
             client.start()
-        for _ in range(round(1000 * scale)):
+        for _ in range(round(300 * scale)):
             file = site.rng.choice(files)
             content = file.read_bytes()
             length = site.rng.randrange(len(content))
