@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from winnow.array_file import ArrayFile
-from winnow.errors import ConfigError, MissingExtraError, did_you_mean
+from winnow.errors import ConfigError, DataError, MissingExtraError, did_you_mean
 from winnow.evaluation.top_k import full_precision, merge_smallest, smallest
 from winnow.files import write_atomically
 
@@ -150,7 +150,11 @@ def open_finder(kind: str, vectors: Vectors, folder: Path) -> Finder:
     """Return the finder of a kind of search for vectors (N, D)."""
     if kind == "exact" or len(vectors) == 0:
         return ExactFinder(vectors)
-    return FaissFinder(kind, _faiss(kind).read_index(str(folder / _FAISS_FILE)))
+    try:
+        return FaissFinder(kind, _faiss(kind).read_index(str(folder / _FAISS_FILE)))
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("Error: ")[2]
+        raise DataError(f"{folder / _FAISS_FILE}: file missing or damaged ({reason}). Build the index again.") from None
 
 
 class FaissFinder:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sqlite3
 import threading
 import weakref
@@ -26,7 +27,7 @@ from PIL import Image
 from winnow.array_file import ArrayFile
 from winnow.errors import DataError, ModelError, WinnowError
 from winnow.files import lock, open_regular, parse_json, read_text, valid_text, write_text
-from winnow.index.finders import Finder, Positions, Vectors, open_finder
+from winnow.index.finders import KINDS, Finder, Positions, Vectors, open_finder
 from winnow.integrity import check_file, read_checksums, report_unverified
 
 MANIFEST = "index.json"
@@ -91,9 +92,25 @@ class Manifest:
         if changed:
             raise DataError(damaged)
         try:
-            return cls(**content)
+            manifest = cls(**content)
         except TypeError:
             raise DataError(damaged) from None
+        if not manifest.is_valid():
+            raise DataError(damaged)
+        return manifest
+
+    def is_valid(self) -> bool:
+        """Whether all values have their types, and the generation is a folder of the index."""
+        texts = (self.generation, self.model, self.kind, self.dtype)
+        numbers = (self.count, self.dim, self.next_id)
+        return (
+            all(isinstance(one, str) for one in texts)
+            and all(type(one) is int and one >= 0 for one in numbers)
+            and re.fullmatch(r"generation-\d+", self.generation, re.ASCII) is not None
+            and self.kind in KINDS
+            and self.dtype in ("float32", "float16")
+            and isinstance(self.recall, float | int | None)
+        )
 
 
 def _checksum(content: Mapping[str, object]) -> str:
