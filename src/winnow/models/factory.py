@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError, ModelError, did_you_mean
+from winnow.integrity import check_listed
 from winnow.models.architectures import (
     CAFFE_MEAN,
     CAFFE_STD,
@@ -200,14 +201,16 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     No code in the file is run.
 
     Raises:
-        ModelError: If the file does not exist or holds other objects than tensors.
+        ModelError: If the file does not exist, does not match its checksum, or holds other objects than tensors.
     """
     check_weight_file(path)
+    check_listed(path, remedy="Restore it from a copy, or save the model again.")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+            from safetensors.torch import load
 
-            loaded: Any = load_file(path)
+            # Read, not mapped: a mapped file that is cut short meanwhile would end the process (SIGBUS).
+            loaded: Any = load(path.read_bytes())
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # safetensors and pickle raise their own types
