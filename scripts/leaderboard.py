@@ -97,7 +97,8 @@ LITE, FROZEN, TUNED = "frozen EfficientNet-Lite0", "frozen ResNet-50", "fine-tun
 CUB, CARS, EMOJI = "CUB-200-2011", "Cars196", "Emoji collages"
 PROTOCOLS, POOLINGS, DEMO = "results/protocols", "results/poolings.json", "results/demo.json"
 CUB_FROZEN, CUB_TUNED = f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", f"{PROTOCOLS}/fair-cub200-resnet50.json"
-CCP = f"{PROTOCOLS}/fair3-fixed-cub200-resnet50.json"
+CCP, RENEWED = f"{PROTOCOLS}/fair3-fixed-cub200-resnet50.json", f"{PROTOCOLS}/fair3-fixed-renewed-cub200-resnet50.json"
+EVERY_100, NEW = "references.max_steps=100", "new proxies every 100 steps"
 FOLDER = "results/folder_of_photos.json"
 FOLDER_ROWS = (
     (60, 20, "CPU", LITE, (0, 1, 2)), (60, 20, "GPU", "fine-tuned EfficientNet-Lite0", (0,)),
@@ -125,7 +126,11 @@ COMPARISONS = (
     Comparison("cub-frozen-sharp", "others", CUB, FROZEN, 512, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
                "GSP+ZSR"),
     Comparison("ccp-ms", "ccp", CUB, TUNED, 128, "MS+CCP", ("ms+ccp",), CCP, ("ms",), "MS"),
-    Comparison("ccp-c2", "ccp", CUB, TUNED, 128, "C2+CCP", ("c2+ccp",), CCP, ("c2",), "C2"),
+    Comparison("ccp-c2", "ccp", CUB, TUNED, 128, f"C2+CCP, {NEW}", (f"c2+ccp,{EVERY_100}",), RENEWED, ("c2",),
+               "C2"),
+    Comparison("ccp-c1", "ccp", CUB, TUNED, 128, f"C1+CCP, {NEW}", (f"c1+ccp,{EVERY_100}",), RENEWED, ("c1",),
+               "C1"),
+    Comparison("ccp-c2-once", "ccp", CUB, TUNED, 128, "C2+CCP, one subproblem", ("c2+ccp",), CCP, ("c2",), "C2"),
     Comparison("gsp-emoji", "gsp", EMOJI, LITE, 128, "GSP", ("GSP",), DEMO, ("GAP",)),
     Comparison("gsp-cub-frozen", "gsp", CUB, FROZEN, 128, "GSP+ZSR", GSP_ZSR, CUB_FROZEN, ("c2",)),
     Comparison("gsp-cub-frozen-sharp", "gsp", CUB, FROZEN, 128, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
@@ -137,7 +142,8 @@ COMPARISONS = (
       for classes, images, device, network, seeds in FOLDER_ROWS for seed in seeds),
     *(Comparison(f"recipe-{key}-{data}{'' if metric == 'P@1' else '-map'}", "recipes", title, TUNED, 512, label,
                  (name,), f"{PROTOCOLS}/conventional-{file}-{data}-resnet50.json", (), "published", metric)
-      for key, label, name, file, sets in RECIPE_ROWS for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
+      for key, label, name, file, sets in RECIPE_ROWS
+      for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
       for metric in ("P@1", METRIC)),
     *(Comparison(f"emoji-{key}", "poolings", EMOJI, LITE, dim, label, (f"{name}, C2",), POOLINGS, ("GAP, C2",))
       for key, label, name, dim in (
