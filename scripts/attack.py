@@ -1,20 +1,24 @@
 """Attack winnow with damaged files, killed runs, full disks, random input, and hostile clients, and count the outcomes.
 
-    python scripts/attack.py             # all attacks, about an hour on two cores
+    python scripts/attack.py             # all attacks, about two hours on two cores
+    python scripts/attack.py --continue  # those that have no complete row of this commit yet
     python scripts/attack.py flips disk  # some of them
     python scripts/attack.py --scale 0.1 # a tenth of the trials, and of the time under load
 
-Writes results/security/attack.json and the table in docs/security.md. Each command is called in a separate process,
-so a crash is counted. The attack on disks mounts small file systems, which requires root.
+Writes results/security/attack.json and the table in docs/security.md. Each row has the command and the commit that made
+it; changes of these two files do not count as changes of the commit. Each command is called in a separate process, so a
+crash is counted. The attack on disks mounts small file systems, which requires root.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -39,9 +43,12 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.data import synthetic_datasets  # noqa: E402
 from tests.serve.samples import encoded, make_photos, resident_bytes, served  # noqa: E402
+from winnow import Embedder  # noqa: E402
 from winnow.cli import run  # noqa: E402
-from winnow.data import read_image  # noqa: E402
+from winnow.data import Splits, read_image  # noqa: E402
+from winnow.data.emoji import load_emoji  # noqa: E402
 from winnow.errors import WinnowError  # noqa: E402
 from winnow.index import Index  # noqa: E402
 from winnow.index.storage import Verification  # noqa: E402
@@ -51,11 +58,13 @@ from winnow.training import RunDir, load_config  # noqa: E402
 from winnow.training.build import resolve_config  # noqa: E402
 from winnow.training.config import config_keys  # noqa: E402
 from winnow.training.results import collect_provenance  # noqa: E402
+from winnow.training.sweep import plan_runs, write_plan  # noqa: E402
 
 RESULT, PAGE = ROOT / "results/security/attack.json", ROOT / "docs/security.md"
 RUN = ["backbone=resnet20", "backbone.weights=random", "image.resize=32", "image.crop=32", "dim=8", "train.device=cpu",
        "train.classes_per_batch=2", "train.samples_per_class=2", "train.max_steps=12", "train.eval_steps=4",
        "train.lr=1e-3", "pooling.num_prototypes=4", "pooling.memory_size=8"]  # fmt: skip
+PLAIN = [word for word in RUN if not word.startswith("pooling.")]
 CONFIGS = {
     "CCP": ["loss=c2", "references=ccp", "references.proxies_per_class=2", "references.pool_size=4"],
     "memory": ["loss=c1", "references=memory", "references.num_batches=2", "references.start_step=1"],
@@ -173,15 +182,32 @@ def make_site(seed: int) -> Iterator[Site]:
         yield site
 
 
+STUDY = "ccp-pool"
+"""Study whose published result is opened with a flipped bit, and one of whose runs is trained on small disks."""
+
+
 def flips(site: Site, scale: float) -> Outcome:
     """Flip one bit of a saved file, and open it."""
     outcome = Outcome(
-        "one flipped bit in any file of a run, a model, an index, or a table",
+        "one flipped bit in any file of a run, a sweep, a model, an index, a table, or a study",
         "rejected by name",
     )
+    study = site.folder / "studies" / f"{STUDY.replace('-', '_')}.json"
+    study.parent.mkdir()
+    write_checked_text(study, (ROOT / "results" / study.name).read_text())
+    sweep, finished, table, graph = (site.folder / name for name in ("sweep", "finished", "table", "graph"))
+    write_plan(sweep, plan_runs(sweep, None, [f"data={site.photos}", *RUN], ["seed=0,1"]))
+    split = site.folder / "split"
+    for part in ("train", "test"):
+        make_photos(split / part)
+    for folder in (split / "test").iterdir():
+        folder.rename(folder.with_name(f"unseen_{folder.name}"))
+    for words in (["train", f"data={split}", *RUN, "train.save_embeddings=true", "--out", finished],
+                  ["protocol", "conventional", site.photos, "c1", *PLAIN, "--runs", 1, "-o", table],
+                  ["index", site.run, site.photos, "-o", graph, "--kind", "hnsw"]):  # fmt: skip
+        made = call(site, *words)
+        assert made.code == 0, made.err
     (site.run / "result.json").rename(site.folder / "result.json")  # an unfinished run reads all its files
-    (site.folder / "table").mkdir()
-    write_checked_text(site.folder / "table/table.json", json.dumps({"runs": []}) * 20)
     resume, search = ["train", "--resume", site.run], ["search", site.index, site.folder / "query.png"]
     (site.folder / "query.png").write_bytes(noise(site.rng))  # not in the index, so the model embeds it
     openers = {site.run / name: resume for name in ("checkpoint.pt", "best.pt", "config.yaml", "data.csv.gz")}
@@ -190,7 +216,12 @@ def flips(site: Site, scale: float) -> Outcome:
     openers |= {file: search for file in site.index.rglob("*") if file.suffix in (".npy", ".sqlite", ".safetensors")}
     openers |= dict.fromkeys((site.index / "index.json", site.index / "model/config.json"), search)
     openers[site.run / "log.jsonl"] = ["verify", site.run]
-    openers[site.folder / "table/table.json"] = ["verify", site.folder / "table"]
+    openers[sweep / "plan.yaml"] = ["train", "--resume", sweep]
+    openers |= {finished / name: ["verify", finished] for name in ("result.json", "test.safetensors")}
+    openers |= {table / name: ["verify", table] for name in ("table.json", "table.csv")}
+    openers |= {file: ["search", graph, site.photo] for file in graph.rglob("faiss.index")}
+    openers[study] = ["study", STUDY, "--import-results", study, "--no-train", "-o", site.folder / "imported"]
+    outcome.note = f"{len(openers)} kinds of files"
     for number in range(round(200 * scale)):
         file = list(openers)[number % len(openers)]
         content = file.read_bytes()
@@ -265,6 +296,17 @@ def kills(site: Site, scale: float) -> Outcome:
 
 WRITERS: dict[str, Callable[[Site, Path], list[object]]] = {
     "train": lambda site, to: ["train", f"data={site.photos}", *RUN, "--out", to / "run"],
+    "train with cached features": lambda site, to: ["train", f"data={site.photos}", *RUN, "data.feature_cache=disk",
+                                                    "--out", to / "run"],
+    "train --sweep": lambda site, to: ["train", f"data={site.photos}", *RUN, "--sweep", "seed=0,1", "--out", to / "s"],
+    "tune": lambda site, to: ["tune", f"data={site.photos}", *RUN, "train.lr=1e-4..1e-2:log", "--trials", 2,
+                              "-o", to / "tune"],
+    "protocol": lambda site, to: ["protocol", "conventional", site.photos, "c1", *PLAIN, "--runs", 1,
+                                  "-o", to / "table"],
+    "study": lambda site, to: ["study", STUDY, *SMALL_STUDY, "-o", to / "studies"],
+    "demo": lambda site, to: ["demo", "--seeds", 1, "--steps", 1, "-o", to / "demo"],
+    "datasets get": lambda site, to: ["datasets", "get", "cub200", "--from", site.folder / "birds", "--to", to / "cub",
+                                      "--accept-missing"],
     "index": lambda site, to: ["index", site.run, site.photos, "-o", to / "index"],
     "embed (.npy)": lambda site, to: ["embed", site.run, site.photos, "-o", to / "v.npy"],
     "embed (.safetensors)": lambda site, to: ["embed", site.run, site.photos, "-o", to / "v.safetensors"],
@@ -273,19 +315,39 @@ WRITERS: dict[str, Callable[[Site, Path], list[object]]] = {
     "export (ONNX)": lambda site, to: ["export", site.run, "-o", to / "m.onnx"],
     "explain": lambda site, to: ["explain", site.run, site.photo, "-o", to / "heat"],
     "search --html": lambda site, to: ["search", site.index, site.photo, "--html", to / "found.html"],
-    "protocol": lambda site, to: ["protocol", "conventional", "cub200", "c1", "--no-train", "-o", to / "protocol"],
-}
-"""Commands that write, into a folder."""
+}  # fmt: skip
+"""All commands that write, into a folder; `evaluate` and `serve` write nothing."""
+SMALL_STUDY = ["--variants", "C2", "--seeds", 0, "backbone=resnet20", "backbone.weights=random",
+               "backbone.stride=4", "image.resize=32", "image.crop=32", "train.max_steps=2",
+               "train.eval_steps=1"]  # fmt: skip
+LOADED = ("winnow.demo", "winnow.export", "winnow.protocols", "winnow.report.figures", "winnow.studies.render",
+          "winnow.tuning", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "onnxscript",
+          "optuna", "pyarrow.parquet", "torch.onnx", "torch._dynamo")  # fmt: skip
+"""Modules that the commands import, loaded once for all calls."""
+
+
+def few_emoji() -> Splits:
+    """Return a small part of the data of the demo, whose features take most of its time."""
+    splits = load_emoji()
+    assert splits.test is not None, "the bundled dataset has test classes"
+    train, val, test = (one.select(range(80)) for one in (splits.train, splits.val, splits.test))
+    return replace(splits, train=train, val=val, test=test)
 
 
 def disk(site: Site, scale: float) -> Outcome:
-    """Run every writing command on file systems of several sizes."""
-    outcome = Outcome(f"a disk that fills up in {', '.join(WRITERS)}", "completed, or an error in one line")
+    """Run every writing command on file systems of several sizes; verify what each leaves."""
+    outcome = Outcome(
+        f"a disk that fills up in {', '.join(WRITERS)}", "completed, or an error in one line and no damaged file"
+    )
     place = site.folder / "disk"
     place.mkdir()
-    sizes, completed = max(2, round(20 * scale)), 0
+    synthetic_datasets.cub(site.folder / "birds", size=64)
+    for module in LOADED:
+        importlib.import_module(module)
+    few = few_emoji()
+    sizes, completed = max(2, round(20 * scale)), dict.fromkeys(WRITERS, 0)
     for name, words in WRITERS.items():
-        needed = 2**25  # bytes; the first trial has room for all, and measures
+        needed = 2**27  # bytes; the first trial has room for all, and measures
         for number in range(sizes + 1):
             size = needed if number == 0 else round(needed * number / sizes)
             mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={max(4096, size)}", "tmpfs", place],
@@ -294,14 +356,86 @@ def disk(site: Site, scale: float) -> Outcome:
                 outcome.note = "not run: mounting requires root"
                 return outcome
             try:
-                end = call(site, *words(site, place))
+                with (
+                    mock.patch.dict(os.environ, WINNOW_CACHE=str(place / "cache")),
+                    mock.patch("winnow.demo.load_emoji", return_value=few),
+                ):
+                    end = call(site, *words(site, place))
                 if number == 0:
                     needed = sum(file.stat().st_blocks * 512 for file in place.rglob("*"))
-                completed += end.code == 0
-                outcome.count(end.is_clean and (number > 0 or end.code == 0), f"{name}, {size} bytes: {end}")
+                completed[name] += end.code == 0
+                passed = end.is_clean and (end.code == 0 or (number > 0 and len(end.err.strip()) > 0))
+                left = call(site, "verify", place)
+                passed &= left.code == 0 or "no file below it has a checksum" in left.err
+                outcome.count(passed, f"{name}, {size} bytes: {end}; verified: {left}")
             finally:
                 subprocess.run(["umount", place], check=True)
-    outcome.note = f"{completed} completed"
+    outcome.note = f"{sum(completed.values())} completed; demo with 240 of its images"
+    return outcome
+
+
+def cuts(site: Site, scale: float) -> Outcome:
+    """Cut a file of an index short under a running service, and restore it, while 4 clients search."""
+    outcome = Outcome(
+        "a file of an index cut short for up to 50 ms while a service searches it for 4 clients",
+        "the usual answer, or status 503, and the service runs",
+    )
+    large = site.folder / "large"
+    model = Embedder.from_pretrained(site.run)
+    vectors = np.random.default_rng(0).standard_normal((100_000, model.config.dim), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    Index.build(model, vectors=vectors, names=[str(number) for number in range(len(vectors))], path=large)
+    files = [next(large.rglob(name)) for name in ("vectors.npy", "entries.sqlite")]
+    paths = [f"/api/similar/{number}?k=5" for number in range(0, len(vectors), 997)]
+    paths += [f"/api/thumbnail/{number}" for number in range(0, len(vectors), 499)]
+    statuses: dict[int, int] = {}
+    with command(site, index=large) as (address, process):
+        usual = {path: httpx.get(address + path, timeout=60).content for path in paths}
+        wrong: list[str] = []
+        ended = threading.Event()
+
+        def search(seed: int) -> None:
+            rng = random.Random(seed)
+            with httpx.Client(base_url=address, timeout=60) as client:
+                while not ended.is_set():
+                    path = rng.choice(paths)
+                    try:
+                        answer = client.get(path)
+                    except httpx.HTTPError as error:
+                        wrong.append(f"{path}: {error!r}")
+                        time.sleep(0.1)
+                        continue
+                    statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
+                    if answer.status_code not in (200, 503) or (answer.is_success and answer.content != usual[path]):
+                        wrong.append(f"{path}: {answer.status_code}")
+
+        clients = [threading.Thread(target=search, args=(number,)) for number in range(4)]
+        for client in clients:
+            client.start()
+        for _ in range(round(300 * scale)):
+            file = site.rng.choice(files)
+            content = file.read_bytes()
+            length = site.rng.randrange(len(content))
+            before = len(wrong)
+            os.truncate(file, length)
+            time.sleep(site.rng.uniform(0, 0.05))
+            with open(file, "r+b") as cut:
+                cut.seek(length)
+                cut.write(content[length:])
+            time.sleep(site.rng.uniform(0, 0.05))
+            alive = process.poll() is None
+            outcome.count(
+                alive and len(wrong) == before, f"{file.name} cut to {length}: {process.poll()} {wrong[before:]}"
+            )
+            if not alive:
+                break
+        ended.set()
+        for client in clients:
+            client.join()
+        alive = process.poll() is None
+        same = alive and all(httpx.get(address + path, timeout=60).content == usual[path] for path in paths)
+        outcome.count(same, f"after the last cut: {'other answers' if alive else process.returncode}")
+    outcome.note = f"{sum(statuses.values()):,} requests, {statuses.get(503, 0):,} with status 503"
     return outcome
 
 
@@ -397,15 +531,15 @@ def noise(rng: random.Random) -> bytes:
 
 
 @contextmanager
-def command(site: Site, *options: object) -> Iterator[tuple[str, int]]:
-    """Serve the index by the command in a process; yield its address and process id."""
-    words = [sys.executable, "-m", "winnow", "serve", str(site.index), "--port", "0", *map(str, options)]
+def command(site: Site, *options: object, index: Path | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve an index by the command in a process; yield its address and the process."""
+    words = [sys.executable, "-m", "winnow", "serve", str(index or site.index), "--port", "0", *map(str, options)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None, "it is a pipe"
         address = next(found[0] for line in process.stdout if (found := re.search(r"http://[^ ]+", line)))
         threading.Thread(target=process.stdout.read, daemon=True).start()
-        yield address, process.pid
+        yield address, process
     finally:
         process.terminate()
         process.wait(30)
@@ -439,7 +573,7 @@ def load(site: Site, scale: float) -> Outcome:
                     status = client.post("/api/search", content=content).status_code
                     outcome.count(status == 200, f"{status}")
 
-        memory, peak = [resident_bytes(process)], 0
+        memory, peak = [resident_bytes(process.pid)], 0
         for part in (20, seconds):
             end = time.monotonic() + part
             clients = [threading.Thread(target=search, args=(number, end)) for number in range(4)]
@@ -447,9 +581,9 @@ def load(site: Site, scale: float) -> Outcome:
                 client.start()
             while any(client.is_alive() for client in clients):
                 time.sleep(0.5)
-                peak = max(peak, resident_bytes(process))
+                peak = max(peak, resident_bytes(process.pid))
             time.sleep(2)
-            memory.append(resident_bytes(process))
+            memory.append(resident_bytes(process.pid))
     started, before, after = (value / 1e6 for value in memory)
     outcome.note = (
         f"memory {started:.0f} MB at the start, {before:.0f} MB after 20 s, {after:.0f} MB after {seconds:g} s more, "
@@ -486,26 +620,40 @@ def cost(vectors: int = 1_000_000, dim: int = 128) -> dict[str, float]:
 
 
 ATTACKS: dict[str, Callable[[Site, float], Outcome]] = {
-    one.__name__: one for one in (flips, kills, disk, configs, images, requests, slowloris, load)
+    one.__name__: one for one in (flips, kills, disk, cuts, configs, images, requests, slowloris, load)
 }
 
 
-def render(outcomes: list[dict[str, object]]) -> str:
-    """Return the table of the page."""
+def render(attacks: dict[str, dict[str, Any]]) -> str:
+    """Return the table of the page, and the commits of its rows."""
     rows = ["| attack | expected | trials | as expected |", "|---|---|--:|--:|"]
-    for one in outcomes:
-        trials = int(str(one["trials"]))
-        passed = trials - len(list(one["failures"]))  # type: ignore[call-overload]
+    for one in attacks.values():
+        passed = one["trials"] - len(one["failures"])
         note = f" ({one['note']})" if one["note"] else ""
-        rows.append(f"| {one['attack']} | {one['expected']}{note} | {trials:,} | {passed:,} |")
-    return "\n".join(rows)
+        rows.append(f"| {one['attack']} | {one['expected']}{note} | {one['trials']:,} | {passed:,} |")
+    names: dict[str, list[str]] = {}
+    for name, one in attacks.items():
+        names.setdefault(one["commit"], []).append(name)
+    if len(names) == 1:
+        return "\n".join([*rows, "", f"All rows were measured at commit `{next(iter(names))}`."])
+    commits = "; ".join(f"`{commit}`: {', '.join(which)}" for commit, which in names.items())
+    return "\n".join([*rows, "", f"Commits of the rows: {commits}."])
 
 
-def render_cost(seconds: dict[str, float]) -> str:
-    """Return the table of the cost of checksums."""
-    return "\n".join(
-        ["| step | seconds |", "|---|--:|", *(f"| {name} | {value:.3f} |" for name, value in seconds.items())]
-    )
+def render_cost(cost: dict[str, Any]) -> str:
+    """Return the table of the cost of checksums, and its commit."""
+    rows = [f"| {name} | {value:.3f} |" for name, value in cost["seconds"].items()]
+    return "\n".join(["| step | seconds |", "|---|--:|", *rows, "", f"Measured at commit `{cost['commit']}`."])
+
+
+def tree_commit() -> str:
+    """Return the commit of the checkout; marked if files other than the result and the page differ from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    own = [f":(exclude){path.relative_to(ROOT)}" for path in (RESULT, PAGE)]
+    return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", ".", *own) else "")
 
 
 def main() -> None:
@@ -513,45 +661,68 @@ def main() -> None:
     parser.add_argument("attacks", nargs="*", help=f"of {', '.join(ATTACKS)}, cost; default all")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the number of trials")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--continue", action="store_true", help="skip attacks with a row of this commit and scale",
+                        dest="resumed")  # fmt: skip
     options = parser.parse_args()
     chosen = options.attacks or [*ATTACKS, "cost"]
     unknown = sorted(set(chosen) - {*ATTACKS, "cost"})
     if unknown:
         parser.error(f"unknown attacks {', '.join(unknown)}")
     torch.set_num_threads(1)
+    # Before the first trial: later changes of the checkout do not change the code that was imported.
+    provenance = {**collect_provenance().to_dict(), "commit": tree_commit(),
+                  "command": shlex.join(["python", "scripts/attack.py", *sys.argv[1:]])}  # fmt: skip
+    if options.resumed:
+        chosen = [name for name in chosen if not is_recorded(name, provenance["commit"], options.scale)]
     with make_site(options.seed) as site:
         for name in chosen:
+            started = time.monotonic()
             if name == "cost":
                 seconds = cost()
-                record(name, seconds)
+                record(name, {"seconds": seconds}, provenance)
                 print(seconds)
                 continue
             outcome = ATTACKS[name](replace(site, rng=random.Random(options.seed)), options.scale)
-            record(name, {**asdict(outcome), "scale": options.scale})
+            took = round(time.monotonic() - started)
+            record(name, {**asdict(outcome), "scale": options.scale, "seconds": took}, provenance)
             passed = outcome.trials - len(outcome.failures)
-            print(f"{name}: {passed} of {outcome.trials} {outcome.expected} {outcome.note}")
+            print(f"{name}: {passed} of {outcome.trials} {outcome.expected} {outcome.note}, {took} s", flush=True)
             for failure in outcome.failures[:5]:
                 print(f"  {failure}")
 
 
-def record(name: str, found: dict[str, Any]) -> None:
+def read_recorded() -> dict[str, Any]:
+    """Return the content of the result file."""
+    return dict(json.loads(RESULT.read_text())) if RESULT.is_file() else {"attacks": {}}
+
+
+def is_recorded(name: str, commit: str, scale: float) -> bool:
+    """Return whether the result file has a row of an attack of a commit and scale."""
+    recorded = read_recorded()
+    row = recorded.get("cost", {}) if name == "cost" else recorded["attacks"].get(name, {})
+    return bool(row.get("commit") == commit and row.get("scale", scale) == scale)
+
+
+def record(name: str, found: dict[str, Any], provenance: dict[str, Any]) -> None:
     """Write the outcome of an attack, or the cost, into the result file, and the tables into the page.
 
-    Attacks may run in several processes: other outcomes stay as they are in the file.
+    Other rows stay as they are, with the commit and the command that made them.
     """
-    recorded = json.loads(RESULT.read_text()) if RESULT.is_file() else {"attacks": {}}
-    provenance = {**collect_provenance().to_dict(), "command": "python scripts/attack.py"}
+    recorded = read_recorded()
+    row = {**found, "commit": provenance["commit"], "command": provenance["command"]}
     if name == "cost":
-        recorded["cost"] = found
+        recorded["cost"] = {**row, "machine": provenance["machine"]}
     else:
-        attacks = {**recorded["attacks"], name: {**found, "commit": provenance["commit"]}}
+        attacks = {**recorded["attacks"], name: row}
         recorded["attacks"] = {one: attacks[one] for one in ATTACKS if one in attacks}
     RESULT.write_text(json.dumps({**recorded, **provenance}, indent=2) + "\n")
-    tables = {"attack": render(list(recorded["attacks"].values())), "cost": render_cost(recorded.get("cost", {}))}
+    tables = {"attack": render(recorded["attacks"])}
+    if "cost" in recorded:
+        tables["cost"] = render_cost(recorded["cost"])
     page = PAGE.read_text()
     for name, table in tables.items():
         block = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-        page = block.sub(f"\n{table}\n\n", page)
+        page = block.sub(lambda _, table=table: f"\n{table}\n\n", page)
     PAGE.write_text(page)
 
 

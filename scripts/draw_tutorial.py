@@ -1,9 +1,9 @@
-"""Draw the pictures of the tutorial on photos: run the blocks of its page and save screenshots.
+"""Draw the pictures of the tutorial on photos and of README: run the blocks of the tutorial and save screenshots.
 
     python scripts/draw_tutorial.py
 
-Takes minutes in a temporary folder, and writes docs/assets/tutorial-*.png. Needs the `test` extra and Chromium. All
-images are collages of the bundled emoji dataset.
+Takes minutes in a temporary folder, and writes docs/assets/tutorial-*.png and search-page.png. Needs the `test` extra
+and Chromium. All images are collages of the bundled emoji dataset.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def follow() -> None:
 def photograph(page: Page, name: str, *, height: int) -> None:
     """Save a screenshot in 128 colors, because pages are mostly flat and files should be small."""
     page.set_viewport_size({"width": 1100, "height": height})
-    target = ASSETS / f"tutorial-{name}.png"
+    target = ASSETS / f"{name}.png"
     page.screenshot(path=target)
     shrink(target)
 
@@ -69,16 +69,18 @@ def main() -> None:
             flags = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
             page = playwright.chromium.launch(executable_path=chromium, args=flags).new_page()
             page.goto(Path("found.html").absolute().as_uri())
-            photograph(page, "found", height=620)
+            photograph(page, "tutorial-found", height=620)
             page.goto(address)
             page.locator("#file").set_input_files(QUERY)
             expect(page.get_by_role("heading", name="Nearest images")).to_be_visible(timeout=20_000)
+            page.wait_for_timeout(3000)
+            photograph(page, "search-page", height=700)
             page.get_by_label("Heat maps").check()
             page.wait_for_timeout(3000)
-            photograph(page, "search", height=700)
+            photograph(page, "tutorial-search", height=700)
             page.locator("#mu").fill("1")
             page.wait_for_timeout(3000)
-            photograph(page, "all", height=700)
+            photograph(page, "tutorial-all", height=700)
         os.chdir(ROOT)
 
 

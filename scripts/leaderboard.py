@@ -97,7 +97,8 @@ LITE, FROZEN, TUNED = "frozen EfficientNet-Lite0", "frozen ResNet-50", "fine-tun
 CUB, CARS, EMOJI = "CUB-200-2011", "Cars196", "Emoji collages"
 PROTOCOLS, POOLINGS, DEMO = "results/protocols", "results/poolings.json", "results/demo.json"
 CUB_FROZEN, CUB_TUNED = f"{PROTOCOLS}/fair-cub200-resnet50-frozen.json", f"{PROTOCOLS}/fair-cub200-resnet50.json"
-CCP = f"{PROTOCOLS}/fair3-fixed-cub200-resnet50.json"
+CCP, RENEWED = f"{PROTOCOLS}/fair3-fixed-cub200-resnet50.json", f"{PROTOCOLS}/fair3-fixed-renewed-cub200-resnet50.json"
+EVERY_100, NEW = "references.max_steps=100", "new proxies every 100 steps"
 FOLDER = "results/folder_of_photos.json"
 FOLDER_ROWS = (
     (60, 20, "CPU", LITE, (0, 1, 2)), (60, 20, "GPU", "fine-tuned EfficientNet-Lite0", (0,)),
@@ -105,13 +106,15 @@ FOLDER_ROWS = (
 )  # fmt: skip
 """Classes, images of each, device, network, and seeds of the runs on folders of photos."""
 RECIPE_ROWS = (
-    ("proxy-anchor", "`proxy-anchor`", "recipe=proxy-anchor", ("cub200", "cars196")),
-    ("best", "`best`", "recipe=best", ("cub200", "cars196")),
+    ("best", "`best`, 256 pixels", "recipe=best", "recipes-256", ("cub200", "cars196")),
+    ("proxy-anchor", "`proxy-anchor`", "recipe=proxy-anchor", "recipes", ("cub200", "cars196")),
+    ("best-60", "`best`, 224 pixels, 60 epochs", "recipe=best,train.max_steps=60,image.resize=256,image.crop=224",
+     "recipes", ("cub200", "cars196")),
     ("potential-field", "`potential-field`, rate 1e-4", "recipe=potential-field,train.lr=1e-4,train.max_steps=60",
-     ("cub200",)),
-    ("hist-head", "`hist-head`", "recipe=hist-head", ("cub200",)),
+     "recipes", ("cub200",)),
+    ("hist-head", "`hist-head`", "recipe=hist-head", "recipes", ("cub200",)),
 )  # fmt: skip
-"""Key, label, name in the table, and datasets of the measured recipes."""
+"""Key, label, name in the table, middle of the name of the file, and datasets of the measured recipes."""
 
 COMPARISONS = (
     Comparison("emoji", "main", EMOJI, LITE, 128, "GSP+ZSR", ("GSP + ZSR",), DEMO, ("GAP",)),
@@ -123,7 +126,11 @@ COMPARISONS = (
     Comparison("cub-frozen-sharp", "others", CUB, FROZEN, 512, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
                "GSP+ZSR"),
     Comparison("ccp-ms", "ccp", CUB, TUNED, 128, "MS+CCP", ("ms+ccp",), CCP, ("ms",), "MS"),
-    Comparison("ccp-c2", "ccp", CUB, TUNED, 128, "C2+CCP", ("c2+ccp",), CCP, ("c2",), "C2"),
+    Comparison("ccp-c2", "ccp", CUB, TUNED, 128, f"C2+CCP, {NEW}", (f"c2+ccp,{EVERY_100}",), RENEWED, ("c2",),
+               "C2"),
+    Comparison("ccp-c1", "ccp", CUB, TUNED, 128, f"C1+CCP, {NEW}", (f"c1+ccp,{EVERY_100}",), RENEWED, ("c1",),
+               "C1"),
+    Comparison("ccp-c2-once", "ccp", CUB, TUNED, 128, "C2+CCP, one subproblem", ("c2+ccp",), CCP, ("c2",), "C2"),
     Comparison("gsp-emoji", "gsp", EMOJI, LITE, 128, "GSP", ("GSP",), DEMO, ("GAP",)),
     Comparison("gsp-cub-frozen", "gsp", CUB, FROZEN, 128, "GSP+ZSR", GSP_ZSR, CUB_FROZEN, ("c2",)),
     Comparison("gsp-cub-frozen-sharp", "gsp", CUB, FROZEN, 128, "GSP+ZSR, `pooling.eps=20`", SHARP, CUB_FROZEN, GSP_ZSR,
@@ -134,8 +141,9 @@ COMPARISONS = (
                  against="pretrained")
       for classes, images, device, network, seeds in FOLDER_ROWS for seed in seeds),
     *(Comparison(f"recipe-{key}-{data}{'' if metric == 'P@1' else '-map'}", "recipes", title, TUNED, 512, label,
-                 (name,), f"{PROTOCOLS}/conventional-recipes-{data}-resnet50.json", (), "published", metric)
-      for key, label, name, sets in RECIPE_ROWS for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
+                 (name,), f"{PROTOCOLS}/conventional-{file}-{data}-resnet50.json", (), "published", metric)
+      for key, label, name, file, sets in RECIPE_ROWS
+      for data, title in (("cub200", CUB), ("cars196", CARS)) if data in sets
       for metric in ("P@1", METRIC)),
     *(Comparison(f"emoji-{key}", "poolings", EMOJI, LITE, dim, label, (f"{name}, C2",), POOLINGS, ("GAP, C2",))
       for key, label, name, dim in (

@@ -7,7 +7,6 @@ result that this would change.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.studies import STUDIES, Study, StudyReport, StudyRequest
-from winnow.studies.render import write_report
+from winnow.studies.render import read_content, write_report
 from winnow.studies.runner import make_report
 from winnow.training.overrides import Overrides
 from winnow.training.results import Provenance
@@ -41,8 +40,7 @@ def study_of(file: Path) -> Study:
 
 def read(file: Path) -> dict[str, Any]:
     """Return the content of a result file."""
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+    return read_content(file)
 
 
 def rendered(file: Path) -> StudyReport:

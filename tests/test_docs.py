@@ -207,7 +207,8 @@ def test_every_study_has_a_page(site):
     for study in STUDIES:
         assert f'href="{study}.html"' in overview
         page = site / f"studies/{study}.html"
-        shown = re.findall(r'<a class="figure" href="([^"]+)"><img alt="[^"]+" src="([^"]+)"', page.read_text())
+        figure = r'<a class="figure" href="([^"]+)" style="--width: \d+px"><img alt="[^"]+" src="([^"]+)"'
+        shown = re.findall(figure, page.read_text())
         assert shown, study
         assert all(one == two and (page.parent / one).is_file() for one, two in shown)
         assert page.stat().st_size < 200_000, "a page is read at once; figures are files of their own"

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import TINY, MakeFolder
+from tests.serve.samples import tiny_model
 from winnow import Embedder, Index
 from winnow.errors import DataError, ModelError, OutputError, WinnowError
 from winnow.integrity import (
@@ -27,6 +29,7 @@ from winnow.integrity import (
     write_checked,
     write_checked_text,
 )
+from winnow.models.factory import read_state_dict
 from winnow.protocols.table import read_table
 from winnow.training import RunDir, load_config, train
 from winnow.training.sweep import read_plan, read_records
@@ -339,3 +342,28 @@ def test_a_flipped_bit_of_a_plan_or_a_table_is_refused(tmp_path: Path) -> None:
     write_checked_text(tmp_path / "old" / "table.json", "{}")
     (tmp_path / "old" / "plan.yaml").write_text(entries)  # of a version without its checksum
     assert len(read_plan(tmp_path / "old")) == 1
+
+
+RECORD = """
+import sys
+from pathlib import Path
+from winnow.integrity import write_checked_text
+
+for number in range(40):
+    write_checked_text(Path(sys.argv[1]) / f"{sys.argv[2]}.txt", f"{sys.argv[2]} {number}")
+"""
+
+
+def test_processes_that_write_into_one_folder_keep_the_checksums_of_each_other(tmp_path: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", RECORD, str(tmp_path), name]) for name in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert [(one.path.name, one.problem) for one in check_folder(tmp_path)] == [(f"{name}.txt", "") for name in "abc"]
+
+
+def test_weights_with_a_flipped_bit_are_refused_where_a_backbone_starts_from_them(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    assert read_state_dict(file)
+    flip_bit(file, random.Random(0))
+    with pytest.raises(ModelError, match=r"model\.safetensors.*checksum"):
+        read_state_dict(file)

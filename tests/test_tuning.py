@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import shlex
+import shutil
 import sqlite3
 import sys
 from contextlib import closing
@@ -92,6 +93,18 @@ def test_finished_trials_of_other_settings_are_not_taken_for_ones_own(make_folde
     (tmp_path / "out" / "search.db").unlink()  # and with it what the search was begun with
     with pytest.raises(ConfigError, match=r"another train\.max_grad_norm"):
         make_search(photos, tmp_path / "out", "dim=2..4", "train.max_grad_norm=5").run(1)
+
+
+def test_a_score_that_differs_from_that_of_its_run_is_found(make_folder: MakeFolder, tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs the optuna extra")
+    search = make_search(make_folder(classes=8, images=3, size=16), tmp_path / "out", "dim=2..4")
+    search.run(1)
+    with closing(sqlite3.connect(search.database)) as database, database:
+        database.execute("UPDATE trial_values SET value = value + 0.25")
+    with pytest.raises(ModelError, match=r"search\.db: trial 0 has another score than .*trial-"):
+        search.run(1)
+    shutil.rmtree(search.run_dir(search.open().trials[0].params).path)
+    search.run(1)  # without the run there is nothing to compare
 
 
 MULTIPLIERS = "train.lr_multipliers={'references.proxies': 10, 'model.head.*': 2}"

@@ -16,8 +16,9 @@ from PIL import Image
 from winnow.data import ImageSet, Splits
 from winnow.data.emoji import load_emoji
 from winnow.evaluation import RetrievalResult
-from winnow.files import make_folder, write_text
+from winnow.files import make_folder
 from winnow.functional import clip_norm, pairwise_distance
+from winnow.integrity import write_checked_text
 from winnow.models import Embedder, Head
 from winnow.pooling import GSP
 from winnow.report.comparison import (
@@ -169,8 +170,8 @@ def run_demo(folder: Path, *, seeds: int, steps: int, callback: Callback, splits
     )
     write_comparison(folder / "report.html", comparison)
     best.embedder.save_pretrained(folder / "model", metrics=best.result.metrics())
-    write_text(folder / "results.json", json.dumps(_results(comparison, pretrained), indent=2) + "\n")
-    write_text(folder / "results.md", markdown_report(comparison))
+    write_checked_text(folder / "results.json", json.dumps(_results(comparison, pretrained), indent=2) + "\n")
+    write_checked_text(folder / "results.md", markdown_report(comparison))
     return DemoResult(folder / "report.html", folder / "model", comparison_table(comparison))
 
 

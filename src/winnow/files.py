@@ -8,18 +8,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedRandom, BufferedReader
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import DTypeLike
 
 from winnow.errors import OutputError, WinnowError
 
 MAX_TEXT_BYTES = 256 * 2**20
 """Largest text file that is read: a table of a million images has less."""
-_BLOCK = 2**20
 
 
 def open_regular(path: str | Path, *, max_bytes: int | None = None) -> BufferedReader:
@@ -104,36 +100,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, as UTF-8 on every system."""
     write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8", errors="backslashreplace"))
-
-
-def create_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
-    """Create a NumPy file and map it into memory, with all its space on the disk reserved.
-
-    Without the reservation, a disk that fills up later would end the process (SIGBUS) instead of raising.
-
-    Raises:
-        OSError: If the disk has too little space.
-    """
-    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    with open(path, "r+b") as file:
-        _reserve(file, path.stat().st_size)
-    return array
-
-
-def _reserve(file: BufferedRandom, size: int) -> None:
-    """Reserve the first bytes of a file, which are not changed, by the system or by writing."""
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-    header = file.read(min(size, _BLOCK))
-    file.seek(0)
-    file.write(header)
-    for start in range(len(header), size, _BLOCK):
-        file.write(bytes(min(_BLOCK, size - start)))
 
 
 def make_folder(path: Path) -> None:

@@ -7,13 +7,15 @@ each file. Folders of version 0.1.0 have none; this is reported once per process
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from winnow.errors import ModelError, WinnowError, warn_caller
-from winnow.files import write_atomically, write_text
+from winnow.files import make_folder, write_atomically, write_text
 
 SUMS = "SHA256SUMS"
 """Name of the file of checksums."""
@@ -55,7 +57,8 @@ def write_checked(path: Path, write: Callable[[Path], object], *, adopt: Iterabl
             known = {other.name: [file_digest(other)] for other in others if other.is_file()}
         _write_checksums(path.parent, {**known, path.name: [*known.get(path.name, ()), digests[0]]})
 
-    with _LOCK:
+    make_folder(path.parent)
+    with _exclusive(path.parent):
         write_atomically(path, write_and_record)
         known = read_checksums(path.parent) or {}
         _write_checksums(path.parent, {**known, path.name: digests})
@@ -78,7 +81,9 @@ def record_checksums(folder: Path, names: Iterable[str]) -> None:
 
 def forget_checksum(path: Path) -> None:
     """Drop the checksum of a file that is removed on purpose."""
-    with _LOCK:
+    if not path.parent.is_dir():
+        return
+    with _exclusive(path.parent):
         known = read_checksums(path.parent)
         if known is None or path.name not in known:
             return
@@ -107,6 +112,21 @@ def read_checksums(folder: Path) -> Checksums | None:
     return found
 
 
+def has_checksum(path: Path, *, error: type[WinnowError] = ModelError, remedy: str = "Restore it from a copy.") -> bool:
+    """Return whether the folder of a file has checksums; a folder without any is reported once per process.
+
+    Raises:
+        WinnowError: If the folder has some, and none for the file; as `error`.
+    """
+    known = read_checksums(path.parent)
+    if known is None:
+        report_unverified(path.parent)
+        return False
+    if path.name not in known:
+        raise error(f"{path}: no checksum in {SUMS}, which is damaged or older than the file. {remedy}")
+    return True
+
+
 def check_file(path: Path, *, error: type[WinnowError] = ModelError, remedy: str = "Restore it from a copy.") -> bool:
     """Verify the checksum of a file.
 
@@ -121,13 +141,9 @@ def check_file(path: Path, *, error: type[WinnowError] = ModelError, remedy: str
     Raises:
         WinnowError: If the file differs from its checksum, or has none although its folder has some; as `error`.
     """
-    known = read_checksums(path.parent)
-    if known is None:
-        report_unverified(path.parent)
+    if not has_checksum(path, error=error, remedy=remedy):
         return False
-    if path.name not in known:
-        raise error(f"{path}: no checksum in {SUMS}, which is damaged or older than the file. {remedy}")
-    if file_digest(path) not in known[path.name]:
+    if file_digest(path) not in (read_checksums(path.parent) or {})[path.name]:
         raise error(f"{path}: content does not match its checksum, so the file is damaged or was changed. {remedy}")
     return True
 
@@ -165,6 +181,26 @@ def check_folder(folder: Path) -> list[CheckedFile]:
                 problem = str(error)
         found.append(CheckedFile(path, problem))
     return found
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Let one thread and, on systems with `flock`, one process at a time change the checksums of a folder.
+
+    Two studies may end at the same time in one folder of results. The system releases the lock of a killed process.
+    """
+    with _LOCK:
+        descriptor = None
+        with suppress(ImportError, OSError):  # Windows; file systems without locks
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def _write_checksums(folder: Path, known: Checksums) -> None:

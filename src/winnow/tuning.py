@@ -181,6 +181,7 @@ class Search:
         # A separate lock file: closing the database, even without a lock on it, releases the locks of SQLite.
         with lock(self.folder / "search.lock", f"searching in {self.folder}"), storage_errors(self.database):
             study = self.open()
+            self._check_scores(study)
             # No other process has the lock, so running trials were interrupted.
             for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
                 study.enqueue_trial(trial.params, skip_if_exists=False)
@@ -230,6 +231,20 @@ class Search:
                 )
             study.set_user_attr(_STUDY, requested)
         return study
+
+    def _check_scores(self, study: Study) -> None:
+        """Check that finished trials have the scores of their runs; a run that was removed is not compared.
+
+        Raises:
+            ModelError: If one has another score.
+        """
+        for trial in study.get_trials(deepcopy=False):
+            result = None if trial.value is None else self.run_dir(trial.params).read_result()
+            if result is not None and trial.value != result.metrics["val"][self.config(trial.params).train.monitor]:
+                raise ModelError(
+                    f"{self.database}: trial {trial.number} has another score than {self.run_dir(trial.params).path}, "
+                    "so the file is damaged. Remove it; finished trials are found again by their folders."
+                )
 
     def run_dir(self, values: Values) -> RunDir:
         """Return the run folder of a trial; equal values have the same folder."""

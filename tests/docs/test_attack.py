@@ -29,7 +29,7 @@ def test_the_page_shows_the_recorded_attacks(attack: ModuleType) -> None:
     recorded = json.loads(attack.RESULT.read_text())
     assert list(recorded["attacks"]) == list(attack.ATTACKS)
     page = attack.PAGE.read_text()
-    assert attack.render(list(recorded["attacks"].values())) in page
+    assert attack.render(recorded["attacks"]) in page
     assert attack.render_cost(recorded["cost"]) in page
 
 
@@ -44,7 +44,30 @@ def test_failures_are_counted(attack: ModuleType) -> None:
     outcome.count(True, "fine")
     outcome.count(False, "bad")
     assert (outcome.trials, outcome.failures) == (2, ["bad"])
-    assert attack.render([vars(outcome)]).endswith("| one | other (n) | 2 | 1 |")
+    row = {**vars(outcome), "commit": "a"}
+    assert "\n| one | other (n) | 2 | 1 |\n" in attack.render({"first": row})
+    assert "`a`: first; `b`: second" in attack.render({"first": row, "second": {**row, "commit": "b"}})
+
+
+def test_attacks_of_another_commit_or_scale_are_repeated(
+    attack: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attack, "RESULT", tmp_path / "attack.json")
+    monkeypatch.setattr(attack, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text("<!-- attack -->\nold\n<!-- /attack -->\n<!-- cost -->\n<!-- /cost -->\n")
+    row = {**vars(attack.Outcome("one", "other")), "scale": 1.0}
+    attack.record("images", row, {"commit": "a", "command": "c1", "machine": {}})
+    attack.record("flips", row, {"commit": "b", "command": "c2", "machine": {}})
+    recorded = attack.read_recorded()["attacks"]
+    assert [(name, one["commit"], one["command"]) for name, one in recorded.items()] == [
+        ("flips", "b", "c2"),
+        ("images", "a", "c1"),
+    ]
+    assert attack.is_recorded("flips", "b", 1.0)
+    assert not any(attack.is_recorded(*one) for one in (("flips", "a", 1.0), ("flips", "b", 0.1), ("cost", "b", 1.0)))
+    page = (tmp_path / "page.md").read_text()
+    assert "old" not in page
+    assert attack.render(recorded) in page
 
 
 @pytest.mark.slow

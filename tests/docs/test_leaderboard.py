@@ -90,9 +90,15 @@ def test_rows_of_protocols_are_those_of_the_file(script: Any) -> None:
 
 
 def test_one_run_of_each_fold_has_an_interval_over_folds(script: Any) -> None:
-    runs = json.loads((ROOT / script.CCP).read_text())["runs"]
     rows = {row.key: row for row in script.collect()}
-    for key, method, baseline in (("ccp-ms", "ms+ccp", "ms"), ("ccp-c2", "c2+ccp", "c2")):
+    new = "references.max_steps=100"
+    for key, method, baseline in (
+        ("ccp-ms", "ms+ccp", "ms"),
+        ("ccp-c2-once", "c2+ccp", "c2"),
+        ("ccp-c2", f"c2+ccp,{new}", "c2"),
+        ("ccp-c1", f"c1+ccp,{new}", "c1"),
+    ):
+        runs = json.loads((ROOT / rows[key].source).read_text())["runs"]
         ours, theirs = (
             [100 * r["metrics"]["test"]["MAP@R"] for r in sorted(runs, key=lambda r: r["fold"]) if r["method"] == name]
             for name in (method, baseline)
@@ -111,7 +117,7 @@ def test_recipes_are_the_best_run_beside_the_published_number(script: Any) -> No
     assert best.value == pytest.approx(max(values), abs=1e-4)
     assert (best.n, best.baseline_value) == (3, 69.9)
     table = script.recipe_table([row for row in rows.values() if row.table == "recipes"], str)
-    line = next(line for line in table.splitlines() if line.startswith("| `best`, CUB"))
+    line = next(line for line in table.splitlines() if line.startswith("| `best`, 256 pixels, CUB"))
     assert line.split(" | ")[2] == "–", "no number is published"
 
 

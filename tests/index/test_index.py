@@ -263,6 +263,30 @@ def test_an_open_reader_keeps_its_generation(index, photos):
     assert reader.search(reader.vectors([0]), 1).ids[0, 0] == 0
 
 
+@pytest.mark.parametrize("wrong", [
+    {"generation": True}, {"generation": []}, {"generation": ""}, {"generation": "../other/generation-000001"},
+    {"kind": "hnws"}, {"kind": []}, {"dtype": "object"}, {"count": -1}, {"count": 10**30}, {"count": None},
+    {"dim": 1.5}, {"next_id": "3"}, {"model": 3}, {"recall": "1"},
+])  # fmt: skip
+def test_a_manifest_with_wrong_values_is_damaged(tmp_path, index, wrong):
+    content = json.loads((index.path / "index.json").read_text())
+    del content["sha256"]  # as version 0.1.0 wrote it
+    (index.path / "index.json").write_text(json.dumps(content))
+    assert len(Index.open(index.path)) == len(index)
+    (index.path / "index.json").write_text(json.dumps({**content, **wrong}))
+    with pytest.raises(DataError, match=r"index\.json: file is damaged|expected .* of shape"):
+        Index.open(index.path)
+
+
+def test_a_graph_that_is_missing_is_named(index):
+    pytest.importorskip("faiss", reason="needs the faiss extra")
+    content = json.loads((index.path / "index.json").read_text())
+    del content["sha256"]
+    (index.path / "index.json").write_text(json.dumps({**content, "kind": "hnsw"}))
+    with pytest.raises(DataError, match=r"faiss\.index: file missing or damaged"):
+        Index.open(index.path)
+
+
 def test_unusable_folders_and_kinds_raise(tmp_path, index, model, photos):
     with pytest.raises(DataError, match="not an index"):
         Index.open(tmp_path)

@@ -269,7 +269,8 @@ def test_missing_inputs_are_reported_before_training(make_folder: MakeFolder, tm
     ]
     error = CliRunner().invoke(app, words).exception
     assert isinstance(error, ModelError)
-    assert "no.pth: weights file not found" in str(error)
+    assert "no.pth: weight file does not exist" in str(error)
+    assert "parameter names of" in str(error)
     assert not out.exists()
 
 

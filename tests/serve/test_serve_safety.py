@@ -263,6 +263,20 @@ def test_a_file_cut_short_ends_the_request_and_no_path_is_told(index: Index, tmp
         assert client.get("/health").status_code == 200
 
 
+def test_a_cut_table_of_entries_is_damage_and_no_missing_image(index: Index, tmp_path: Path) -> None:
+    shutil.copytree(index.path, tmp_path / "index")
+    with TestClient(create_app(Index.open(tmp_path / "index"))) as client:
+        (entries,) = (tmp_path / "index").glob("generation-*/entries.sqlite")
+        content = entries.read_bytes()
+        os.truncate(entries, 4096)
+        for path in ("/api/thumbnail/0", "/api/similar/0?k=2", "/ready"):
+            assert client.get(path).status_code == 503
+        entries.write_bytes(content)
+        for path in ("/api/thumbnail/0", "/api/similar/0?k=2", "/ready"):
+            assert client.get(path).status_code == 200
+        assert client.get("/api/thumbnail/99999").status_code == 404
+
+
 def test_bytes_of_names_are_no_folders() -> None:
     entry = Entry(0, "/photos/c\\udcff/a.png", None, "", b"")
     assert image_fields(entry)["name"] == "c\\udcff/a.png"

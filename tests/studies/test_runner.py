@@ -7,16 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conftest import MakeFolder
 from tests.studies.grids import request, tiny_grid
 from winnow.errors import ConfigError, DataError, MissingExtraError
+from winnow.integrity import check_folder
 from winnow.studies import GridStudy, Measurement, Scale, Study, StudyRequest, Variant
-from winnow.studies.render import write_report
+from winnow.studies.artifacts import StoredRun, keep_run
+from winnow.studies.render import read_content, write_report
 from winnow.studies.runner import run_studies, run_study, summarize, train_grid
 from winnow.studies.settings import pooling, scales
-from winnow.studies.spec import Claim, Evidence
+from winnow.studies.spec import Claim, Evidence, StudyReport
 from winnow.training.overrides import Overrides
+from winnow.training.sweep import read_records
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
 
@@ -187,3 +191,40 @@ def test_choices_are_refused_where_nothing_is_trained(tmp_path: Path) -> None:
         run_study(study, StudyRequest(scale, tmp_path, overrides=Overrides.parse("seed=1")))
     with pytest.raises(ConfigError, match="data folder"):
         run_study(study, StudyRequest(scale, tmp_path, data=tmp_path))
+
+
+def test_results_with_a_flipped_bit_are_refused(tmp_path: Path) -> None:
+    report = StudyReport(name="tiny", title="Tiny", settings={"small": True}, rows=[{"method": "GAP", "MAP@R": 12.5}])
+    paths = write_report(report, tmp_path)
+    assert {one.path: one.problem for one in check_folder(tmp_path)} == dict.fromkeys(sorted(paths), "")
+    file = tmp_path / "tiny.json"
+    assert read_content(file) == report.to_dict()
+    file.write_text(file.read_text().replace("12.5", "13.5"))
+    for read in (read_content, read_records):
+        with pytest.raises(DataError, match=r"tiny\.json.*checksum"):
+            read(file)
+
+
+def test_a_stored_run_with_a_flipped_bit_is_trained_again(tmp_path: Path) -> None:
+    notes: list[str] = []
+    asked = StudyRequest(Scale("quick"), tmp_path, note=notes.append)
+    trained: list[int] = []
+
+    def train() -> StoredRun:
+        trained.append(len(trained))
+        return StoredRun({"accuracy": 0.5}, {"weights": torch.ones(4)})
+
+    for _ in range(2):
+        keep_run(asked, "one", {"steps": 3}, train)
+    assert trained == [0]
+    file = tmp_path / "one.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1  # of a weight: the file still opens
+    file.write_bytes(content)
+    assert keep_run(replace(asked, train=False), "one", {"steps": 3}, train) is None
+    assert "one.safetensors" in notes[-1]
+    run = keep_run(asked, "one", {"steps": 3}, train)
+    assert run is not None
+    assert torch.equal(run.tensors["weights"], torch.ones(4))
+    assert trained == [0, 1]
+    assert keep_run(replace(asked, train=False), "one", {"steps": 3}, train) is not None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from tests.conftest import TINY, MakeFolder
 from winnow.data import ArrayImages, Splits, load_images, split_by_class
 from winnow.errors import DataError, ModelError
 from winnow.training import RunDir, load_config, train
-from winnow.training.data_record import DataRecord
+from winnow.training.data_record import EARLIER_HEADER, HEADER, DataRecord
 from winnow.training.results import RunResult
 
 pytestmark = pytest.mark.filterwarnings("ignore:the backbone resnet20 starts from random weights")
@@ -35,6 +38,41 @@ def test_a_record_is_written_and_read(make_folder: MakeFolder, tmp_path: Path) -
     (tmp_path / "data.csv.gz").write_bytes((tmp_path / "data.csv.gz").read_bytes()[:-20])
     with pytest.raises(ModelError, match=r"data\.csv\.gz"):
         DataRecord.read(tmp_path / "data.csv.gz")
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"x" * 9)[:-9], b"\x1f\x8b\x08" + b"\xff" * 60])
+def test_damage_of_any_kind_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data.csv.gz").write_bytes(content)
+    with pytest.raises(ModelError, match=r"data\.csv\.gz: file is damaged"):
+        DataRecord.read(tmp_path / "data.csv.gz")
+
+
+def test_a_record_that_would_fill_the_memory_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("winnow.training.data_record.MAX_TEXT_BYTES", 10_000)
+    for size, problem in ((9_000, False), (2**24, True)):
+        text = ",".join(HEADER) + "\n" + "train,a,b,1,1," + "0" * size + ",0\n"
+        (tmp_path / "data.csv.gz").write_bytes(gzip.compress(text.encode()))
+        with pytest.raises(ModelError) if problem else nullcontext():
+            assert len(DataRecord.read(tmp_path / "data.csv.gz").images) == 1
+
+
+def test_a_table_with_its_rows_in_another_order_is_refused(make_folder: MakeFolder, tmp_path: Path) -> None:
+    rows = [f"{file},{file.parent.name}" for file in sorted(make_folder().rglob("*.png"))]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["path,label", *rows]) + "\n")
+    before = record(table)
+    assert before.changes(record(table)) == []
+    rows[0], rows[1] = rows[1], rows[0]  # two images of one class: splits and classes stay as they are
+    table.write_text("\n".join(["path,label", *rows]) + "\n")
+    (clause,) = before.changes(record(table))
+    assert clause.startswith("2 images at another position")
+    unknown = DataRecord({key: replace(one, position=-1) for key, one in before.images.items()})
+    unknown.write(tmp_path / "data.csv.gz")  # as earlier records are
+    assert gzip.decompress((tmp_path / "data.csv.gz").read_bytes()).splitlines()[0] == b",".join(
+        name.encode() for name in EARLIER_HEADER
+    )
+    assert DataRecord.read(tmp_path / "data.csv.gz") == unknown
+    assert unknown.changes(record(table)) == []
 
 
 def test_equal_images_are_no_change_even_as_a_copy_with_other_times(make_folder: MakeFolder, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -114,6 +115,30 @@ def test_an_image_of_equal_path_size_and_time_but_other_content_is_another(
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert images.cache_key(0) == load_images(root).cache_key(0)
     assert features._image_key(images, 0) != key
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "list without checksum"])
+def test_damaged_features_are_computed_again(
+    make_folder: MakeFolder, backbone: Backbone, damage: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    images = load_images(make_folder())
+    before = extract_features(backbone, images, CROPS, CPU, cache="disk")[0].whole().clone()
+    (chunk,) = cached_chunks()
+    maps = chunk.index.with_suffix(".npy")
+    content = bytearray(maps.read_bytes())
+    if damage == "bit":
+        content[len(content) // 2] ^= 1
+    elif damage == "cut":
+        del content[-100:]
+    else:  # as version 0.1.0 wrote it
+        chunk.index.write_text(json.dumps(json.loads(chunk.index.read_text())["keys"]))
+        content[len(content) // 2] ^= 1
+    maps.write_bytes(content)
+    after, _ = extract_features(backbone, images, CROPS, CPU, cache="disk")
+    assert torch.equal(before, after.whole())
+    assert any(maps.name in str(one.message) for one in recwarn) == (damage == "bit")
+    again, _ = extract_features(backbone, images, CROPS, CPU, cache="disk")
+    assert torch.equal(before, again.whole())
 
 
 @pytest.mark.parametrize("text", ["-1", "many", "nan", "inf"])

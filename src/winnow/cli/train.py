@@ -134,10 +134,12 @@ def print_result(run_dir: RunDir, result: RunResult) -> None:
         echo_prose(advice)
     if notice := describe_drop(result.metrics[split], result.untrained[split]):
         echo_prose(notice)
-    if not result.prototypes_ready and result.best_step > 0:
+    if not result.prototypes_ready:
+        # Step 0 precedes it with any memory.
+        remedy = " Lower pooling.memory_size." if result.best_step > 0 else ""
         echo_prose(
             f"The best step, {result.best_step}, precedes the initialization of the prototypes, so the model uses "
-            "average pooling. Lower pooling.memory_size."
+            f"average pooling.{remedy}"
         )
     run, data = quote(str(run_dir.path)), quote(str(config["data"]["path"]))
     echo(f"run: {run_dir.path}  (best at step {result.best_step} of {result.steps})")
@@ -156,8 +158,8 @@ def advise(trained: float, untrained: float, best_step: int) -> str | None:
     remedy = "Try train.lr=3e-5, another loss, or data with more classes."
     if best_step == 0:
         return (
-            "No step improved MAP@R of the validation classes over the start, so the model is the pretrained backbone "
-            f"with average pooling and a projection. {remedy}"
+            "No step improved MAP@R of the validation classes over the start, so the model is that of step 0: the "
+            f"pretrained backbone with an untrained head. {remedy}"
         )
     if trained > untrained:
         return None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from winnow.errors import ConfigError, MissingExtraError, did_you_mean
+from winnow.array_file import ArrayFile
+from winnow.errors import ConfigError, DataError, MissingExtraError, did_you_mean
 from winnow.evaluation.top_k import full_precision, merge_smallest, smallest
 from winnow.files import write_atomically
 
-Vectors = np.ndarray[Any, np.dtype[Any]]
+Vectors: TypeAlias = NDArray[Any] | ArrayFile
+"""Vectors (N, D) in memory or in a file."""
 Positions = NDArray[np.int64]
 
 KINDS = ("exact", "hnsw", "ivfpq")
@@ -42,7 +44,7 @@ class ExactFinder:
     A matrix product rounds, so a few more candidates than requested are proposed. `rank_exactly` then orders them.
 
     Args:
-        vectors: Shape (N, D), float32 or float16, in memory or mapped from a file.
+        vectors: Shape (N, D), float32 or float16, in memory or in a file.
     """
 
     def __init__(self, vectors: Vectors) -> None:
@@ -71,7 +73,7 @@ class ExactFinder:
 
     def _block(self, start: int) -> Tensor:
         """Return one block of vectors as float32."""
-        return torch.from_numpy(np.array(self.vectors[start : start + _BLOCK], dtype=np.float32))
+        return torch.from_numpy(np.asarray(self.vectors[start : start + _BLOCK], dtype=np.float32))
 
     def _lengths(self) -> Tensor:
         """Return the squared norms of all vectors."""
@@ -148,7 +150,11 @@ def open_finder(kind: str, vectors: Vectors, folder: Path) -> Finder:
     """Return the finder of a kind of search for vectors (N, D)."""
     if kind == "exact" or len(vectors) == 0:
         return ExactFinder(vectors)
-    return FaissFinder(kind, _faiss(kind).read_index(str(folder / _FAISS_FILE)))
+    try:
+        return FaissFinder(kind, _faiss(kind).read_index(str(folder / _FAISS_FILE)))
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("Error: ")[2]
+        raise DataError(f"{folder / _FAISS_FILE}: file missing or damaged ({reason}). Build the index again.") from None
 
 
 class FaissFinder:

@@ -188,7 +188,8 @@ class Index:
         Raises:
             DataError: If a file does not match its checksum, or was cut short.
         """
-        self._opened.generation.check_length()
+        self._opened.generation.vectors.check_length()
+        self._opened.generation.table.check_length()
         return self._opened.generation.verification.check()
 
     def __len__(self) -> int:
@@ -263,7 +264,6 @@ class Index:
             return Hits(np.zeros((len(vectors), k), dtype=np.int64), np.zeros((len(vectors), k), dtype=np.float32))
         stored = self._opened.generation
         stored.verification.wait()
-        stored.check_length()
         distances, rows = rank_exactly(stored.vectors, vectors, self._opened.finder.candidates(vectors, k), k)
         return Hits(np.where(rows < 0, -1, stored.ids[rows]), distances)
 
@@ -303,7 +303,6 @@ class Index:
             DataError: If an id does not exist.
         """
         stored = self._opened.generation
-        stored.check_length()
         return np.asarray(stored.vectors[stored.positions(ids)], dtype=np.float32)
 
     @property

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import mmap
+import os
+import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from winnow.array_file import ArrayFile
 from winnow.errors import DataError, ModelError, WinnowError
-from winnow.files import lock, parse_json, read_text, valid_text, write_text
-from winnow.index.finders import Finder, Positions, Vectors, open_finder
+from winnow.files import lock, open_regular, parse_json, read_text, valid_text, write_text
+from winnow.index.finders import KINDS, Finder, Positions, Vectors, open_finder
 from winnow.integrity import check_file, read_checksums, report_unverified
 
 MANIFEST = "index.json"
@@ -89,9 +92,25 @@ class Manifest:
         if changed:
             raise DataError(damaged)
         try:
-            return cls(**content)
+            manifest = cls(**content)
         except TypeError:
             raise DataError(damaged) from None
+        if not manifest.is_valid():
+            raise DataError(damaged)
+        return manifest
+
+    def is_valid(self) -> bool:
+        """Whether all values have their types, and the generation is a folder of the index."""
+        texts = (self.generation, self.model, self.kind, self.dtype)
+        numbers = (self.count, self.dim, self.next_id)
+        return (
+            all(isinstance(one, str) for one in texts)
+            and all(type(one) is int and one >= 0 for one in numbers)
+            and re.fullmatch(r"generation-\d+", self.generation, re.ASCII) is not None
+            and self.kind in KINDS
+            and self.dtype in ("float32", "float16")
+            and isinstance(self.recall, float | int | None)
+        )
 
 
 def _checksum(content: Mapping[str, object]) -> str:
@@ -106,6 +125,13 @@ def lock_index(folder: Path) -> AbstractContextManager[None]:
         OutputError: On entering, if another process changes the index.
     """
     return lock(folder / ".lock", f"changing {folder}")
+
+
+class UnknownEntryError(DataError):
+    """An index has no entry with an id."""
+
+    def __init__(self, number: object) -> None:
+        super().__init__(f"id: the index has no entry {number}. Use an id from search or from ids.")
 
 
 @dataclass(frozen=True)
@@ -127,17 +153,38 @@ class EntryTable:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        # `immutable` means no locks and no side files, so an index in a read-only folder can be searched.
-        address = f"file:{pathname2url(str(file.absolute()))}?mode=ro&immutable=1"
-        self._db = sqlite3.connect(address, uri=True, check_same_thread=False)
+        self._opened = open_regular(file)  # the same file after an update of the index removed its name
+        weakref.finalize(self, self._opened.close)
+        self._bytes = os.fstat(self._opened.fileno()).st_size
         self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        # `immutable` means no locks and no side files, so an index in a read-only folder can be searched.
+        address = f"file:{pathname2url(str(self._file.absolute()))}?mode=ro&immutable=1"
+        return sqlite3.connect(address, uri=True, check_same_thread=False)
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        try:
-            with self._lock:
-                return self._db.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"{self._file}: file is damaged ({error}). {REBUILD}") from None
+        with self._lock:
+            self.check_length()
+            if self._db is None:
+                self._db = self._connect()
+            try:
+                found = self._db.execute(query, values).fetchall()
+                self.check_length()  # SQLite reads zeros beyond the end of a file
+            except (sqlite3.DatabaseError, DataError) as error:
+                if self._file.is_file():  # a connection caches pages that were read meanwhile
+                    self._db.close()
+                    self._db = None
+                if isinstance(error, DataError):
+                    raise
+                raise DataError(f"{self._file}: file is damaged ({error}). {REBUILD}") from None
+        return found
+
+    def check_length(self) -> None:
+        """Raise `DataError` if the file was cut short after it was opened."""
+        if os.fstat(self._opened.fileno()).st_size < self._bytes:
+            raise DataError(f"{self._file}: file was cut short while it is in use. {REBUILD}")
 
     def entry(self, number: int) -> Entry:
         """Return an entry by its id.
@@ -147,7 +194,7 @@ class EntryTable:
         """
         found = self._all("SELECT id, path, label, hash, thumbnail FROM entries WHERE id = ?", (int(number),))
         if not found:
-            raise DataError(_unknown_id(number))
+            raise UnknownEntryError(number)
         entry = Entry(*found[0])  # type: ignore[arg-type]
         return entry if entry.thumbnail else replace(entry, thumbnail=_blank_thumbnail())
 
@@ -176,7 +223,9 @@ class EntryTable:
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        if self._db is not None:
+            self._db.close()
+        self._opened.close()
 
 
 @cache
@@ -274,15 +323,13 @@ def check_finite(vectors: Vectors, file: Path) -> None:
             raise DataError(f"{file}: row {row} contains NaN or infinite values, which hide true neighbors. {REBUILD}")
 
 
-def map_vectors(folder: Path) -> Vectors:
-    """Map the vectors of a generation into memory."""
-    empty = not np.load(folder / IDS, allow_pickle=False).size  # an empty file cannot be mapped
-    vectors: Vectors = np.load(folder / VECTORS, mmap_mode=None if empty else "r", allow_pickle=False)
-    return vectors
+def open_vectors(folder: Path) -> ArrayFile:
+    """Open the vectors of a generation."""
+    return ArrayFile(folder / VECTORS, remedy=REBUILD)
 
 
 class Generation:
-    """One state of an index on disk, opened for reading; vectors are memory-mapped.
+    """One state of an index on disk, opened for reading; vectors are read when they are used.
 
     Raises:
         DataError: If a file is damaged, or sizes or types differ from the manifest.
@@ -291,36 +338,22 @@ class Generation:
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
         self.folder = folder
         try:
-            self.ids: NDArray[np.int64] = np.load(folder / IDS, allow_pickle=False)
-            self.vectors = map_vectors(folder)
-        except (ValueError, EOFError, TypeError) as error:
+            self.ids: NDArray[np.int64] = ArrayFile(folder / IDS)[:]
+            self.vectors = open_vectors(folder)
+        except ValueError as error:
             raise DataError(f"{folder}: {IDS} or {VECTORS} is damaged ({error}). {REBUILD}") from None
         if manifest is not None:
             self._check_sizes(manifest)
-        self._bytes = self._file_bytes()
         self.verification = Verification(folder, self.vectors)
         self.table = EntryTable(folder / ENTRIES)
         if manifest is not None and (count := self.table.count()) != manifest.count:
             raise DataError(f"{folder / ENTRIES}: expected {manifest.count} entries, got {count}. {REBUILD}")
         self._order = np.argsort(self.ids)
 
-    def check_length(self) -> None:
-        """Check the length of the mapped file, because reading beyond its end would end the process (SIGBUS).
-
-        Raises:
-            DataError: If the file was cut short after it was opened.
-        """
-        if self._file_bytes() < self._bytes:
-            raise DataError(f"{self.folder / VECTORS}: file was cut short while it is in use. {REBUILD}")
-
-    def _file_bytes(self) -> int:
-        """Return the length of the mapped file, also if it was removed since; 0 if it is not mapped."""
-        mapped = self.vectors.base
-        return mapped.size() if isinstance(mapped, mmap.mmap) else 0
-
     def _check_sizes(self, manifest: Manifest) -> None:
         expected = ((manifest.count,), "int64"), ((manifest.count, manifest.dim), manifest.dtype)
-        for name, array, (shape, dtype) in zip((IDS, VECTORS), (self.ids, self.vectors), expected, strict=True):
+        arrays: tuple[Vectors, Vectors] = self.ids, self.vectors
+        for name, array, (shape, dtype) in zip((IDS, VECTORS), arrays, expected, strict=True):
             if array.shape != shape or array.dtype != dtype:
                 raise DataError(
                     f"{self.folder / name}: expected {dtype} of shape {shape}, got {array.dtype} of shape "
@@ -338,7 +371,7 @@ class Generation:
         found: Positions = np.append(self._order, -1)[at]
         wrong = (found < 0) | (np.append(self.ids, -1)[found] != wanted)
         if wrong.any():
-            raise DataError(_unknown_id(wanted[wrong][0]))
+            raise UnknownEntryError(wanted[wrong][0])
         return found
 
 
@@ -374,8 +407,3 @@ class IndexSnapshot:
         """Return all entries by path, as rows of a next generation."""
         records = self.generation.table.records()
         return {path: Row(number, path, label, key, number) for number, path, key, label in records}
-
-
-def _unknown_id(number: object) -> str:
-    """Return the message for an id that does not exist."""
-    return f"id: the index has no entry {number}. Use an id from search or from ids."

@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -20,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from winnow.array_file import write_array_header
 from winnow.data import UNLABELED, FileImages, ImageSet, available_cores, read_collection, read_image
 from winnow.errors import DataError, OutputError
 from winnow.evaluation.inputs import Array, as_embeddings
-from winnow.files import create_array, valid_text
+from winnow.files import valid_text
 from winnow.index.embedding import (
     Progress,
     ProgressFactory,
@@ -45,7 +47,7 @@ from winnow.index.storage import (
     Manifest,
     Row,
     create_entry_table,
-    map_vectors,
+    open_vectors,
 )
 from winnow.integrity import record_checksums
 
@@ -388,7 +390,7 @@ def write_index(
     name = f"{_GENERATION}{max(numbers, default=0) + 1:06d}"
     folder = path / name
     write_generation(folder, rows, content, manifest.dim, manifest.dtype, progress("writing"))
-    build_finder(manifest.kind, map_vectors(folder), folder)
+    build_finder(manifest.kind, open_vectors(folder), folder)
     record_checksums(folder, sorted(file.name for file in folder.iterdir()))
     generation = Generation(folder, replace(manifest, count=len(rows)))
     finder = open_finder(manifest.kind, generation.vectors, folder)
@@ -414,23 +416,18 @@ def write_generation(
     try:
         folder.mkdir(parents=True)
         np.save(folder / IDS, np.array([row.id for row in rows], dtype=np.int64))
-        if rows:
-            vectors = create_array(folder / VECTORS, dtype, (len(rows), dim))
-        else:
-            np.save(folder / VECTORS, np.zeros((0, dim), dtype=dtype))
-            vectors = None
         db = create_entry_table(folder / ENTRIES)
-        try:
+        with closing(db), open(folder / VECTORS, "wb") as file:
+            write_array_header(file, dtype, (len(rows), dim))
             for start in range(0, len(rows), _CHUNK):
                 chunk = rows[start : start + _CHUNK]
                 found = list(content(chunk))
-                assert vectors is not None, "there are rows"
-                values = np.stack([vector for vector, _ in found])
+                values = np.stack([vector for vector, _ in found]).astype(dtype)
                 finite = np.isfinite(values).all(axis=1)
                 if not finite.all():
                     path = chunk[int(np.argmin(finite))].path
                     raise DataError(f"{path}: its vector contains NaN or infinite values. Check the model.")
-                vectors[start : start + len(chunk)] = values
+                file.write(values.tobytes())
                 db.executemany(
                     "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)",
                     [(row.id, start + number, row.path, row.label, row.hash, found[number][1])
@@ -438,10 +435,6 @@ def write_generation(
                 )  # fmt: skip
                 progress(start + len(chunk), len(rows))
             db.commit()
-        finally:
-            db.close()
-        if vectors is not None:
-            vectors.flush()
         for name in (VECTORS, IDS):
             with open(folder / name, "r+b") as file:
                 os.fsync(file.fileno())

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.array_file import write_array_header
 from winnow.data import ImageSet
 from winnow.errors import ConfigError, DataError, MissingExtraError
-from winnow.files import create_array, write_atomically, write_text
+from winnow.files import write_atomically, write_text
 from winnow.index.embedding import ProgressFactory, class_name, content_hashes, full_name, no_progress
 from winnow.index.update import Journal, embed_new, no_readable_images
 
@@ -120,11 +121,10 @@ def _write_npy(path: Path, content: _Content) -> None:
     """Write vectors as NumPy, and paths and labels as CSV."""
 
     def write(partial: Path) -> None:
-        shape = (len(content.hashes), content.dim)
-        vectors = create_array(partial, np.float32, shape)
-        for rows, chunk in content.chunks():
-            vectors[rows] = chunk
-        vectors.flush()
+        with open(partial, "wb") as file:
+            write_array_header(file, np.float32, (len(content.hashes), content.dim))
+            for _, chunk in content.chunks():
+                file.write(chunk.astype(np.float32).tobytes())
 
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

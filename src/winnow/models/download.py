@@ -80,7 +80,7 @@ def _failure(name: str, config: Mapping[str, Any], reason: str) -> ModelError:
     return ModelError(
         f"backbone.weights: download for {name} failed ({reason}). Copy {source} to this machine and set "
         f"backbone.weights to the file: a state dict (.safetensors, .pt, .pth) with the parameter names of timm's "
-        f"{name}. Or use tf_efficientnet_lite0, which needs no download."
+        f"{name}. Or set backbone=tf_efficientnet_lite0, which needs no download."
     )
 
 

@@ -22,7 +22,7 @@ from winnow.data import CropTransform, ImageCache, ImageSet, read_image, upright
 from winnow.errors import ConfigError, ModelError, add_component_hint, did_you_mean
 from winnow.files import parse_json, read_text, write_text
 from winnow.functional import NORMALIZERS, PoolingOutput
-from winnow.integrity import SUMS, check_file, write_checked, write_checked_text
+from winnow.integrity import SUMS, check_file, has_checksum, write_checked, write_checked_text
 from winnow.models.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, probe_features
 from winnow.models.config import ModelConfig, fingerprint_settings, make_section
 from winnow.models.factory import (
@@ -312,7 +312,7 @@ class Embedder(nn.Module):
         else:
             embedder = cls._restore(source, config, custom, network)
         if (source / WEIGHTS_FILE).is_file():
-            check_file(source / WEIGHTS_FILE, remedy=RESTORE)
+            has_checksum(source / WEIGHTS_FILE, remedy=RESTORE)  # it is compared where the weights are read
         embedder.load_state(read_state_dict(source / WEIGHTS_FILE), str(source / WEIGHTS_FILE))
         embedder.check_finite(str(source))
         return embedder.to(device).eval()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError, ModelError, did_you_mean
+from winnow.integrity import check_listed
 from winnow.models.architectures import (
     CAFFE_MEAN,
     CAFFE_STD,
@@ -200,14 +201,16 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     No code in the file is run.
 
     Raises:
-        ModelError: If the file does not exist or holds other objects than tensors.
+        ModelError: If the file does not exist, does not match its checksum, or holds other objects than tensors.
     """
     check_weight_file(path)
+    check_listed(path, remedy="Restore it from a copy, or save the model again.")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+            from safetensors.torch import load
 
-            loaded: Any = load_file(path)
+            # Read, not mapped: a mapped file that is cut short meanwhile would end the process (SIGBUS).
+            loaded: Any = load(path.read_bytes())
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # safetensors and pickle raise their own types
@@ -229,12 +232,16 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     }
 
 
-def check_weight_file(path: Path) -> None:
-    """Raise `ModelError` if a weight file does not exist."""
+def check_weight_file(path: Path, name: str = "the network") -> None:
+    """Raise `ModelError` if a weight file of a network does not exist; the message says what it must contain."""
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
         hint = did_you_mean(path.name, (p.name for p in folder.iterdir() if p.suffix in SUFFIXES))
-        raise ModelError(f"{path}: weight file does not exist{hint} Set backbone.weights to an existing file.")
+        raise ModelError(
+            f"{path}: weight file does not exist{hint} Set backbone.weights to a state dict (.safetensors, .pt, .pth) "
+            f"with the parameter names of {name}. The weights of {', '.join(BUNDLED_NETWORKS)} are installed: "
+            f"backbone={BUNDLED_NETWORKS[0]} backbone.weights=auto."
+        )
 
 
 def present_keys(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -351,7 +358,7 @@ def check_backbone(config: BackboneConfig) -> None:
     """
     check_network(config.name)
     if config.weights not in ("auto", "random"):
-        check_weight_file(Path(config.weights).expanduser())
+        check_weight_file(Path(config.weights).expanduser(), config.name)
     elif not (
         config.weights == "random" or config.name in {*BUILTIN_NETWORKS, *NETWORKS} or bundled_weights(config.name)
     ):

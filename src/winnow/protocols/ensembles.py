@@ -14,8 +14,9 @@ from torch import Tensor
 
 from winnow.errors import DataError, ModelError
 from winnow.evaluation import retrieval_metrics
-from winnow.files import parse_json, write_text
+from winnow.files import parse_json
 from winnow.functional import NORMALIZERS, Normalizer
+from winnow.integrity import check_listed, write_checked_text
 from winnow.protocols.curves import HEADLINE, is_late, late_metrics
 from winnow.protocols.plan import ProtocolRequest, ProtocolRun
 from winnow.protocols.statistics import Scores, Values, list_ensembles
@@ -142,7 +143,7 @@ def ensemble_metrics(
             known[key] = _evaluate(together, read[runs[0].path.name][1], ks, queries)
         found[members] = known[key]
     content = {"members": other_members | hashes, "settings": settings, "metrics": known}
-    write_text(folder / CACHE, json.dumps(content, indent=1) + "\n")
+    write_checked_text(folder / CACHE, json.dumps(content, indent=1) + "\n")
     shape = [len(fold) for fold in folds]
     metrics = next(iter(found.values()))
     return {
@@ -208,10 +209,11 @@ def _read_cache(
 ) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
     """Return the cached members, and the metrics of ensembles whose members did not change."""
     try:
+        check_listed(path)
         content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         if content["settings"] != settings:
             return {}, {}
         same = {name: mark for name, mark in content["members"].items() if hashes.get(name, mark) == mark}
         return same, {key: value for key, value in content["metrics"].items() if set(key.split(",")) <= set(same)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ModelError):  # computed again
         return {}, {}

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from winnow.data.datasets import DATASETS as IMAGE_DATASETS
-from winnow.errors import ConfigError, ModelError
+from winnow.errors import ConfigError
+from winnow.models.factory import check_backbone
 from winnow.protocols.methods import EARLIER_MEANINGS, MethodSpec, is_earlier_ccp, recorded_name
 from winnow.protocols.spec import (
     BackboneSpec,
@@ -222,11 +223,12 @@ def run_seed(fold: int, run: int) -> int:
 
 
 def check_inputs_exist(request: ProtocolRequest, runs: Sequence[ProtocolRun]) -> None:
-    """Check once, before training, that the dataset and the weights of the requested runs exist.
+    """Check once, before training, that dataset, networks, and weights of the requested runs exist.
 
     Raises:
+        ConfigError: If a network is unknown.
         DataError: If the dataset's folder is missing.
-        ModelError: If a file of weights is missing.
+        ModelError: If weights are missing.
     """
     configs = [run.planned.config for run in runs if request.requests(run) and run.result() is None]
     if configs and request.dataset.path is None:
@@ -234,9 +236,9 @@ def check_inputs_exist(request: ProtocolRequest, runs: Sequence[ProtocolRun]) ->
         folder = dataset.default_root if root is None else Path(root)
         if not folder.is_dir():
             dataset.check(folder)  # its error says where to get the dataset
-    for weights in dict.fromkeys(config.backbone.weights for config in configs):
-        if "/" in weights and not Path(weights).is_file():
-            raise ModelError(f"{weights}: weights file not found. Copy it there, or set backbone.weights=FILE.")
+    for number, backbone in enumerate(backbones := [config.backbone for config in configs]):
+        if backbone not in backbones[:number]:
+            check_backbone(backbone)
 
 
 def rerun_command(request: ProtocolRequest) -> str:

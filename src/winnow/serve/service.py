@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from winnow.data import upright_rgb
-from winnow.errors import DataError
 from winnow.files import open_regular
 from winnow.index import Entry, Index
+from winnow.index.storage import UnknownEntryError
 from winnow.serve.batching import Batcher
 from winnow.serve.encoder import EncodedImage, PreparedImage, QueryEncoder
 from winnow.serve.middleware import Limits, Metrics, RequestError
@@ -112,7 +112,7 @@ class SearchService:
         """
         try:
             return await self._run(self._lookups, lambda: self.index.entry(entry_id))
-        except (DataError, OverflowError):  # the number may exceed the integers of the table
+        except (UnknownEntryError, OverflowError):  # the number may exceed the integers of the table
             raise RequestError(404, f"id: the index has no image {entry_id}.") from None
 
     async def encode_entry(self, entry: Entry, mu: float | None = None, eps: float | None = None) -> EncodedImage:

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from winnow.data import Splits
-from winnow.errors import ConfigError, DataError
-from winnow.files import write_atomically
+from winnow.errors import ConfigError, DataError, ModelError
+from winnow.integrity import check_listed, write_checked
 from winnow.models import Embedder
 from winnow.models.factory import read_state_dict
 from winnow.references import ChanceConstrainedProxies
@@ -57,7 +57,7 @@ def keep_run(
     """
     file = Path(request.runs) / f"{name}.safetensors"
     settings = json.loads(json.dumps(settings))  # as they will be read
-    stored = _read(file)
+    stored = _read(file, request.note)
     if stored is not None:
         theirs, run = stored
         try:
@@ -74,7 +74,7 @@ def keep_run(
     run = train()
     tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in run.tensors.items()}
     metadata = {"asked": json.dumps(settings), "numbers": json.dumps(run.numbers)}
-    write_atomically(file, lambda partial: save_file(tensors, partial, metadata))
+    write_checked(file, lambda partial: save_file(tensors, partial, metadata))
     return StoredRun(run.numbers, tensors)
 
 
@@ -104,13 +104,17 @@ def _same(settings: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     return "config" not in settings or first_difference(settings["config"], theirs["config"]) is None
 
 
-def _read(file: Path) -> tuple[Mapping[str, Any], StoredRun] | None:
-    """Return settings and result of a stored run; None if missing or damaged."""
+def _read(file: Path, note: Callable[[str], None]) -> tuple[Mapping[str, Any], StoredRun] | None:
+    """Return settings and result of a stored run; None if missing or damaged, which is noted."""
     try:
+        check_listed(file, remedy="The run counts as missing.")
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata()
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (it is no mapping)
             return json.loads(metadata["asked"]), StoredRun(json.loads(metadata["numbers"]), tensors)
+    except ModelError as error:
+        note(str(error))
+        return None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
 

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from winnow.data import ImageSet
-from winnow.files import write_atomically, write_text
+from winnow.errors import ModelError
+from winnow.files import parse_json, read_text
+from winnow.integrity import check_listed, write_checked, write_checked_text
 from winnow.models import Backbone
 from winnow.models.architectures import ResNetCIFAR
 from winnow.seeding import fork_rng
@@ -73,9 +75,9 @@ def pretrain(
     state = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
     from safetensors.torch import save_file
 
-    write_atomically(target, lambda partial: save_file(state, partial))
+    write_checked(target, lambda partial: save_file(state, partial))
     record = {**requested, "accuracy": round(right, 4), "seconds": round(time.perf_counter() - started, 1)}
-    write_text(target.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
+    write_checked_text(target.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
     note(f"{target.stem}: {100 * right:.1f}% of the held-out images classified correctly after {record['seconds']} s")
     return record
 
@@ -83,9 +85,11 @@ def pretrain(
 def read_record(target: Path) -> dict[str, Any] | None:
     """Return the description of a file of weights; None if it is missing or damaged."""
     try:
-        record: dict[str, Any] = json.loads(target.with_suffix(".json").read_text(encoding="utf-8"))
+        for file in (target, target.with_suffix(".json")):
+            check_listed(file)
+        record: dict[str, Any] = parse_json(read_text(target.with_suffix(".json")))
         return record
-    except (OSError, ValueError):
+    except (OSError, ValueError, ModelError):
         return None
 
 

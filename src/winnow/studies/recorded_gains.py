@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from winnow.errors import DataError
+from winnow.integrity import check_listed
 from winnow.losses import LOSSES
 from winnow.protocols.methods import ADDITIONS, SHORT_LOSSES, MethodSpec
 from winnow.protocols.spec import DATASETS, FAIR
 from winnow.protocols.table import PairedDifference, ProtocolTable, TableRow, read_table
 from winnow.references import REFERENCES
 from winnow.report.claims import Estimate, estimate, verdict
+from winnow.studies.render import read_content
 from winnow.studies.spec import Row
 from winnow.training.config import make_config, read_recorded
 
@@ -77,7 +78,7 @@ def study_rows(folder: Path) -> list[Row]:
     for within in FOLDERS:
         for file in sorted((folder / within).glob("*.json")):
             name = f"{within}/{file.stem}".lstrip("/")
-            for scores, row in _compared(name, json.loads(file.read_text(encoding="utf-8"))):
+            for scores, row in _compared(name, read_content(file)):
                 known = rows.setdefault(scores, row)
                 if known is not row:
                     names = f"{known['numbers']}, {name}"
@@ -165,6 +166,7 @@ def protocol_rows(folder: Path) -> list[Row]:
     """
     rows: list[Row] = []
     for file in sorted(folder.glob("*.json")):
+        check_listed(file, error=DataError)
         try:
             table = read_table(file)
         except DataError:  # records of other kinds lie in the same folder

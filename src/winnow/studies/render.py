@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from winnow.files import write_text
+from winnow.errors import DataError
+from winnow.files import parse_json, read_text
+from winnow.integrity import check_listed, write_checked, write_checked_text
 from winnow.report.claims import CheckedClaim, Estimate, Verdict, claims_table
 from winnow.report.style import save
 from winnow.report.tables import to_csv, to_markdown
@@ -21,15 +24,31 @@ def write_report(report: StudyReport, folder: Path) -> list[Path]:
         OutputError: If a file cannot be written.
     """
     paths = {end: folder / f"{report.name}.{end}" for end in ("csv", "md", "json")}
-    write_text(paths["csv"], to_csv(report.rows))
-    write_text(paths["md"], to_page(report))
+    write_checked_text(paths["csv"], to_csv(report.rows))
+    write_checked_text(paths["md"], to_page(report))
     for suffix, figure in report.figures.items():
         for end in ("svg", "png") if suffix == "" else ("png",):
             name = "_".join(filter(None, (report.name, suffix)))
             paths[f"{suffix}.{end}"] = folder / f"{name}.{end}"
-            save(figure, paths[f"{suffix}.{end}"])
-    write_text(paths["json"], report.to_json())
+            write_checked(paths[f"{suffix}.{end}"], partial(save, figure))
+    write_checked_text(paths["json"], report.to_json())
     return list(paths.values())
+
+
+def read_content(file: Path) -> dict[str, Any]:
+    """Read the JSON file of a study.
+
+    Raises:
+        DataError: If the file does not match its checksum, or is no result of a study.
+    """
+    check_listed(file, error=DataError, remedy="Restore it, or run the study again.")
+    try:
+        content = parse_json(read_text(file))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: expected the result of a study ({error}). Choose another file.") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: expected the result of a study, got a {type(content).__name__}. Choose another file.")
+    return content
 
 
 def to_page(report: StudyReport) -> str:

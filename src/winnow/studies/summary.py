@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from winnow.errors import DataError
 from winnow.palette import COLORS
 from winnow.report.claims import Verdict
 from winnow.report.style import INK, new_figure, styled
+from winnow.studies.render import read_content
 from winnow.studies.settings import scales
 from winnow.studies.spec import DataNeed, Measurement, Row, Scale, Study, StudyRequest
 
@@ -39,7 +39,7 @@ def recorded(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, str, Map
         for within, size in FOLDERS.items():
             file = folder / within / f"{name.replace('-', '_')}.json"
             if file.is_file():
-                content = json.loads(file.read_text(encoding="utf-8"))
+                content = read_content(file)
                 quick = content["settings"].get("small")
                 yield f"{within}/{file.stem}".lstrip("/"), FOLDERS["small"] if quick else size, content
 

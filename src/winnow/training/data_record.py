@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import os
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ import numpy as np
 from winnow.data import FileImages, ImageSet, Splits, available_cores, resolve_subset
 from winnow.data.image_set import first_few
 from winnow.errors import DataError, ModelError
-from winnow.files import open_regular, valid_text
+from winnow.files import MAX_TEXT_BYTES, open_regular, valid_text
 
 Compare: TypeAlias = Literal["ends", "contents"]
-HEADER = ("split", "class", "image", "size", "time", "digest")
+HEADER = ("split", "class", "image", "size", "time", "digest", "position")
+EARLIER_HEADER = HEADER[:-1]
+"""Columns of earlier records, without the order of images."""
 SAMPLE = 4096
 """Bytes at each end of a file whose digest is recorded, unless whole files are compared."""
 
@@ -35,6 +38,7 @@ class ImageState:
     size: int  # bytes; 0 for an image that is not a file
     time: int  # modification time in nanoseconds; 0 for an image that is not a file
     digest: str  # of the file or of its ends; of the pixels for an image that is not a file
+    position: int = -1  # in its split: batches are drawn by position; -1 if unknown
 
     def differs(self, other: ImageState) -> bool:
         """Return whether the image was replaced.
@@ -82,9 +86,11 @@ class DataRecord:
         """Return the record as CSV, sorted by split and name."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(HEADER)
+        header = HEADER if all(one.position >= 0 for one in self.images.values()) else EARLIER_HEADER
+        table.writerow(header)
         for (split, name), one in sorted(self.images.items()):
-            table.writerow([split, one.class_name, name, one.size, one.time, one.digest])
+            row = [split, one.class_name, name, one.size, one.time, one.digest, one.position]
+            table.writerow(row[: len(header)])
         return text.getvalue()
 
     def write(self, path: Path) -> None:
@@ -99,13 +105,17 @@ class DataRecord:
             ModelError: If the file is damaged.
         """
         try:
-            rows = list(csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
-            assert tuple(rows[0]) == HEADER
+            with gzip.open(path) as file:
+                text = file.read(MAX_TEXT_BYTES + 1)
+            if len(text) > MAX_TEXT_BYTES:
+                raise ValueError("a record has at most this size; a small file can contain a large text")
+            rows = list(csv.reader(io.StringIO(text.decode())))
+            assert tuple(rows[0]) in (HEADER, EARLIER_HEADER)
             return cls({
-                (split, name): ImageState(split, class_name, int(size), int(time), digest)
-                for split, class_name, name, size, time, digest in rows[1:]
+                (split, name): ImageState(split, class_name, int(size), int(time), digest, *map(int, position))
+                for split, class_name, name, size, time, digest, *position in rows[1:]
             })  # fmt: skip
-        except (OSError, EOFError, ValueError, IndexError, AssertionError):
+        except (OSError, EOFError, ValueError, IndexError, AssertionError, zlib.error, csv.Error):
             raise ModelError(f"{path}: file is damaged. Restore it from a copy.") from None
 
     def changes(self, now: DataRecord) -> list[str]:
@@ -131,7 +141,18 @@ class DataRecord:
             "in another class": [name for name in shared if before[name].class_name != present[name].class_name],
         }
         clauses += [f"{len(names)} images {kind}: {first_few(names)}" for kind, names in kinds.items() if names]
+        if not clauses and (reordered := self._reordered(now)):
+            clauses = [f"{len(reordered)} images at another position or in another split: {first_few(reordered)}"]
         return clauses
+
+    def _reordered(self, now: DataRecord) -> list[str]:
+        """Return the images at another position or in another split; an order that was not recorded is not compared."""
+        found = []
+        for (split, name), one in self.images.items():
+            other = now.images.get((split, name))
+            if other is None or (one.position >= 0 and one.position != other.position):
+                found.append(name)
+        return found
 
     def check(self, now: DataRecord, run: str) -> int:
         """Check the present images.
@@ -173,15 +194,14 @@ def _reader(images: ImageSet, split: str, compare: Compare) -> Callable[[int], I
     def read(index: int) -> ImageState:
         class_name = _text(names[labels[index]])
         if not isinstance(root, FileImages):
-            return ImageState(split, class_name, 0, 0, images.cache_key(index))
+            return ImageState(split, class_name, 0, 0, images.cache_key(index), index)
         try:
             path = root.path(int(rows[index]))
             state = os.stat(path)
-            return ImageState(
-                split, class_name, state.st_size, state.st_mtime_ns, digest_file(path, state.st_size, compare)
-            )
+            digest = digest_file(path, state.st_size, compare)
+            return ImageState(split, class_name, state.st_size, state.st_mtime_ns, digest, index)
         except OSError:
-            return ImageState(split, class_name, 0, 0, "missing")
+            return ImageState(split, class_name, 0, 0, "missing", index)
 
     return read
 

@@ -20,10 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from winnow.array_file import ArrayFile
 from winnow.data import CropTransform, FileImages, ImageCache, ImageSet, resolve_subset
 from winnow.data.store import OnError, Progress
-from winnow.errors import ConfigError, DataError, OutputError
-from winnow.files import make_folder
+from winnow.errors import ConfigError, DataError, OutputError, warn_caller
+from winnow.files import make_folder, parse_json, read_text
+from winnow.integrity import file_digest
 from winnow.models import Backbone
 from winnow.training.data_record import digest_file
 from winnow.training.inputs import CropInputs, FeatureInputs
@@ -247,6 +249,7 @@ def _extract_to_disk(
     """Compute the features that are not on disk yet, and open all."""
     features = _open_store(backbone, crops, device)
     keys = [_image_key(images, i) for i in range(len(images))]
+    features.verify(keys)
     missing = features.missing(keys)
     skipped: list[tuple[str, str]] = []
     if missing:
@@ -284,8 +287,8 @@ def _why_unreadable(images: ImageSet, index: int) -> str:
     return "the file can be read again"
 
 
-class MappedFeatures:
-    """Maps (N, ...) in memory-mapped files, in any order.
+class DiskFeatures:
+    """Maps (N, ...) in files, in any order.
 
     A map is read when it is used.
 
@@ -294,7 +297,7 @@ class MappedFeatures:
         locations: File and row (N, 2) int64 of each map.
     """
 
-    def __init__(self, chunks: Sequence[Tensor], locations: NDArray[np.int64]) -> None:
+    def __init__(self, chunks: Sequence[ArrayFile], locations: NDArray[np.int64]) -> None:
         self.chunks, self.locations = chunks, locations
 
     def __len__(self) -> int:
@@ -303,11 +306,16 @@ class MappedFeatures:
     @property
     def nbytes(self) -> int:
         """Bytes of all maps."""
-        return len(self) * self.chunks[0][0].nbytes if len(self) else 0
+        return len(self) * self.chunks[0].nbytes // len(self.chunks[0]) if len(self) else 0
 
     def take(self, rows: Tensor) -> Tensor:
         """Return selected maps (B, ...) in RAM."""
-        return torch.stack([self.chunks[chunk][row] for chunk, row in self.locations[rows.numpy()].tolist()])
+        locations = self.locations[rows.numpy()]
+        found = torch.empty(len(rows), *self.chunks[0].shape[1:])
+        for chunk in np.unique(locations[:, 0]):
+            own = np.flatnonzero(locations[:, 0] == chunk)
+            found[torch.from_numpy(own)] = torch.from_numpy(self.chunks[chunk][locations[own, 1]])
+        return found
 
     def to(self, device: torch.device) -> Tensor:
         """Return all maps on a device, copied chunk by chunk to save RAM."""
@@ -321,15 +329,17 @@ class MappedFeatures:
 class FeatureStore:
     """Folder of feature maps, stored by the key of their image.
 
-    Maps are added in chunks. A chunk is a file of maps and, written after it, a list of keys; without the list it does
-    not count. Several processes may add at a time: the same images in the same order make the same chunk.
+    Maps are added in chunks. A chunk is a file of maps and, written after it, a list of keys with the checksum of the
+    maps; without the list it does not count. Several processes may add at a time: the same images in the same order
+    make the same chunk.
     """
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self.folder = folder
         self.used: set[Path] = set()  # lists of the chunks whose maps were requested
-        self._chunks: list[Tensor] = []
+        self._chunks: list[ArrayFile] = []
+        self._digests: list[str] = []  # of chunks that are not verified yet; "" afterward
         self._indices: list[Path] = []
         self._locations: dict[str, tuple[int, int]] = {}
         for index in sorted(folder.glob("*.json")):
@@ -343,14 +353,25 @@ class FeatureStore:
         """Return the positions of the keys without a map."""
         return [i for i, key in enumerate(keys) if key not in self._locations]
 
-    def get(self, keys: Sequence[str]) -> MappedFeatures:
+    def verify(self, keys: Sequence[str]) -> None:
+        """Verify the chunks of keys once, and remove damaged ones, whose maps are missing then."""
+        for chunk in sorted({self._locations[key][0] for key in keys if key in self._locations}):
+            maps, digest = self._chunks[chunk], self._digests[chunk]
+            self._digests[chunk] = ""
+            if digest and file_digest(maps.path) != digest:
+                warn_caller(f"{maps.path}: does not match its checksum; its features are computed again", UserWarning)
+                self._locations = {key: place for key, place in self._locations.items() if place[0] != chunk}
+                with suppress(OSError):  # the cache belongs to another user
+                    self._indices[chunk].unlink(missing_ok=True)
+
+    def get(self, keys: Sequence[str]) -> DiskFeatures:
         """Return the maps of keys that are all in the store."""
         locations = np.array([self._locations[key] for key in keys], dtype=np.int64).reshape(-1, 2)
         self.used |= {self._indices[chunk] for chunk in np.unique(locations[:, 0])}
         for index in self.used:
             with suppress(OSError):  # the cache belongs to another user
                 os.utime(index)
-        return MappedFeatures(self._chunks, locations)
+        return DiskFeatures(self._chunks, locations)
 
     def add(self, keys: Sequence[str], parts: Iterable[Tensor]) -> None:
         """Store maps that arrive in parts (n, ...).
@@ -376,7 +397,8 @@ class FeatureStore:
         name = hashlib.sha256("\n".join(own).encode()).hexdigest()[:20]
         self._write(self.folder / f"{name}.npy", lambda file: np.save(file, maps.numpy()))
         index = self.folder / f"{name}.json"
-        self._write(index, lambda file: file.write(json.dumps(own).encode()))
+        content = {"sha256": file_digest(index.with_suffix(".npy")), "keys": own}
+        self._write(index, lambda file: file.write(json.dumps(content).encode()))
         self._open(index)
         return len(own)
 
@@ -386,14 +408,15 @@ class FeatureStore:
         A damaged chunk counts as missing and is replaced when its images are requested.
         """
         try:
-            keys = json.loads(index.read_text(encoding="utf-8"))
-            # Copy-on-write, because torch has no read-only tensors.
-            maps = torch.from_numpy(np.load(index.with_suffix(".npy"), mmap_mode="c"))
-        except (OSError, ValueError, EOFError):
+            content = parse_json(read_text(index))
+            keys, digest = content["keys"], content["sha256"]
+            maps = ArrayFile(index.with_suffix(".npy"), remedy="Run `winnow cache --clear`, which removes it.")
+        except (OSError, ValueError, EOFError, KeyError, TypeError):  # also lists without a checksum, of version 0.1.0
             return
-        if len(maps) == len(keys):
+        if len(maps) == len(keys) and maps.dtype == np.float32:
             self._locations.update({key: (len(self._chunks), row) for row, key in enumerate(keys)})
             self._chunks.append(maps)
+            self._digests.append(digest)
             self._indices.append(index)
 
     def _write(self, path: Path, write: Callable[[IO[bytes]], object]) -> None:

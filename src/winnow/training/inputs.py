@@ -12,7 +12,7 @@ from torch import Tensor
 from winnow.data import CropTransform, Labels, StoredImages, free_device_memory
 
 if TYPE_CHECKING:
-    from winnow.training.features import MappedFeatures
+    from winnow.training.features import DiskFeatures
 
 
 class Inputs(Protocol):
@@ -80,7 +80,7 @@ class FeatureInputs:
         device: Device of the batches.
     """
 
-    def __init__(self, maps: Tensor | MappedFeatures, labels: Labels, names: list[str], device: torch.device) -> None:
+    def __init__(self, maps: Tensor | DiskFeatures, labels: Labels, names: list[str], device: torch.device) -> None:
         self.maps = maps.to(device) if maps.nbytes < 0.4 * free_device_memory(device) else maps
         self.labels, self.names, self.device = labels, names, device
 
