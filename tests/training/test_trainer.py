@@ -158,6 +158,7 @@ CCP = [
      [*CCP, "loss=c2", "pooling=gap"], ["loss=proxy_anchor", "zsr=0.2", "zsr.class_embeddings=proxies"],
      [*CCP, "references.start_from=last", "zsr=0.2", "zsr.preset=authors", "loss=c2"],
      [*CCP, "loss=ms", "pooling=gap", "references.lr_multiplier=30", "train.average=0.9"],
+     [*CCP, "loss=c2", "pooling=gap", "references.patience=9", "references.max_steps=8", "train.average=0.9"],
      ["loss=proxy_anchor", "zsr=0.2", "distill=1", "distill.decay=0.9", "train.average=0.8"]],
 )  # fmt: skip
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, at: int, words: list[str]) -> None:

@@ -355,7 +355,7 @@ _ENTRIES = (
             Setting("loss=c2", "the loss of the recipe"),
             _preset("loss", "cub"),
             *_CCP,
-            Setting("references.max_steps=100", "new proxies within the margin, which the first ones leave"),
+            Setting("references.max_steps=100", "new proxies, because the first ones stay outside the margin"),
         ),
         by_dataset=_thesis_datasets("loss", "references", more={"sop": _RARER_PROXIES, "inshop": _RARER_PROXIES}),
         differences=(_TRAINED_PROXIES, "Subproblems end after 100 steps, also while validation rises."),
