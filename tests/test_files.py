@@ -13,7 +13,7 @@ import pytest
 
 from winnow import Index
 from winnow.errors import DataError, OutputError
-from winnow.files import parse_json
+from winnow.files import parse_json, write_text
 
 
 @pytest.fixture
@@ -131,3 +131,14 @@ def test_json_that_cannot_be_parsed_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested too deeply|line 1"):
         parse_json(text)
     assert parse_json('{"a": [1]}') == {"a": [1]}
+
+
+def test_a_special_file_is_never_replaced(tmp_path: Path) -> None:
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    for path in (fifo, link):
+        with pytest.raises(OutputError, match=f"{path.name}: not a regular file"):
+            write_text(path, "text")
+        assert fifo.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "link"]
