@@ -171,3 +171,28 @@ def test_export(winnow, tmp_path):
     assert code == 0
     assert "embedding and weights; batches of any size, images of any size" in out
     assert winnow("export", "model", "--format", "onyx", "-o", "model.onnx")[0] == 2
+
+
+def test_images_without_classes_are_searched_by_the_pretrained_network(winnow, photos, tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, image in enumerate(sorted(photos.glob("*/*.png"))):
+        image.rename(flat / f"{number:02d}.png")
+    code, _, err = winnow("train", "data=flat")
+    assert code != 0
+    assert "winnow index pretrained flat" in err
+    code, out, err = winnow("index", "pretrained", "flat", "-o", "flat.index")
+    assert code == 0, err
+    assert "12 images; 12 added" in out
+    code, out, err = winnow("search", "flat.index", "flat/00.png", "-k", "3", "--json")
+    assert code == 0, err
+    assert {Path(one["path"]).name for one in json.loads(out)[0]["neighbours"]} == {"01.png", "02.png", "03.png"}
+    code, out, err = winnow("index", "pretrained", "flat", "-o", "flat.index")
+    assert "0 embedded" in out, err
+
+
+def test_a_folder_named_pretrained_is_a_run(winnow, photos, tmp_path):
+    save_model(tmp_path / "pretrained")
+    code, _, err = winnow("index", "pretrained", photos, "-o", "index")
+    assert code == 0, err
+    assert Index.open(tmp_path / "index").manifest.dim == 8

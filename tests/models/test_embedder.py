@@ -182,3 +182,15 @@ def test_state_keys_of_version_0_1_0_load_and_keep_the_fingerprint(tmp_path: Pat
     again = Embedder.from_pretrained(tmp_path)
     assert np.array_equal(again.encode(random_image()), model.encode(random_image()))
     assert again.fingerprint() == model.fingerprint()
+
+
+def test_a_pretrained_network_gives_mean_features(tmp_path: Path) -> None:
+    model = Embedder.pretrained().eval()
+    pixels = torch.rand(2, 3, model.config.image.crop, model.config.image.crop)
+    with torch.inference_mode():
+        features = model.backbone(pixels)
+        found = model(pixels)
+    torch.testing.assert_close(found, features.flatten(2).mean(dim=2))
+    model.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        torch.testing.assert_close(Embedder.from_pretrained(tmp_path).eval()(pixels), found, rtol=0, atol=0)

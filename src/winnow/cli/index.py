@@ -44,9 +44,11 @@ def index(
     """Build or update a search index.
 
     Reads RUN and DATA. Writes vectors, thumbnails, and the model to --out. A rerun embeds only new and changed files.
+    Images need no classes. RUN may be `pretrained`: the network without training.
 
     Examples:
         winnow index runs/first photos -o photos.index
+        winnow index pretrained photos -o photos.index
         winnow index runs/first photos -o photos.index --prune
         winnow index runs/first photos -o photos.index --index-type hnsw --fp16
     """

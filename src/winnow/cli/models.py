@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _output = partial(typer.Option, rich_help_panel="Output")
 _model = partial(typer.Option, rich_help_panel="Model")
 
-RUN = typer.Argument(..., metavar="RUN", help="Run folder of `winnow train`, or saved model")
+PRETRAINED = "pretrained"
+"""Value of RUN for the default network without training."""
+RUN = typer.Argument(..., metavar="RUN", help="Run folder of `winnow train`, saved model, or pretrained")
 DATA = typer.Argument(..., metavar="DATA", help="Folder of images, CSV file, or emoji")
 DEVICE = _model("auto", "--device", help="Device of the model: auto, cpu, or cuda")
 BATCH_SIZE = _model(64, "--batch-size", "--batch", min=1, help="Images in one forward pass")
@@ -119,7 +121,7 @@ def print_notes(images: ImageSet) -> None:
 
 
 def load_model(run: Path, device: str) -> Embedder:
-    """Load the model of a finished run, or a saved model.
+    """Load the model of a finished run, a saved model, or the pretrained network alone.
 
     Raises:
         ConfigError: If the device is unknown or missing.
@@ -130,6 +132,10 @@ def load_model(run: Path, device: str) -> Embedder:
     from winnow.training.run_dir import RunDir
 
     found = find_device(device)
+    if str(run) == PRETRAINED and not run.exists():
+        model = Embedder.pretrained()
+        echo(f"{run}: {model.config.backbone.name} with average pooling, no training")
+        return model.to(found).eval()
     if (run_dir := RunDir(run)).config_file.is_file():
         run_dir.check_finished()
     model = Embedder.from_pretrained(run, device=found)

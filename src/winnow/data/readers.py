@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from itertools import compress
 from pathlib import Path
 from typing import Literal
@@ -224,7 +225,10 @@ def _class_folders(
         if not found:
             empty.append(folder)
     if not paths and strays:
-        raise DataError(f"{parent}: images but no class folders. Put the images of each class in a separate folder.")
+        raise DataError(
+            f"{parent}: images but no class folders. Put the images of each class in a separate folder, or search them "
+            f"without training: winnow index pretrained {shlex.quote(str(parent))} -o my.index."
+        )
     if not paths:
         raise DataError(
             f"{parent}: no images found. Add one folder per class with images ({', '.join(sorted(IMAGE_SUFFIXES))})."

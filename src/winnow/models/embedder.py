@@ -101,6 +101,26 @@ class Embedder(nn.Module):
         return cls._assemble(backbone, config)
 
     @classmethod
+    def pretrained(cls, backbone: str = "tf_efficientnet_lite0") -> Embedder:
+        """Build a pretrained network with average pooling, as for images without classes.
+
+        Its embeddings are those of the row "pretrained, no training" in all tables: mean features of unit length.
+
+        Args:
+            backbone: Name of the network, with weights that are installed or can be downloaded.
+
+        Raises:
+            ConfigError: If the name is unknown.
+            ModelError: If weights cannot be loaded.
+        """
+        config = resolve_image_size(make_section(ModelConfig, {"backbone": backbone, "pooling": "gap"}))
+        network = build_backbone(config.backbone, load_weights=True, crop=config.image.crop)
+        model = cls._assemble(network, config.model_copy(update={"dim": network.num_features}))
+        assert isinstance(model.head.projection, nn.Linear), "no network is given without a projection"
+        nn.init.eye_(model.head.projection.weight)  # a head has a projection; this one changes nothing
+        return model
+
+    @classmethod
     def from_module(
         cls,
         network: nn.Module,
