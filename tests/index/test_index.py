@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -275,6 +277,19 @@ def test_a_manifest_with_wrong_values_is_damaged(tmp_path, index, wrong):
     assert len(Index.open(index.path)) == len(index)
     (index.path / "index.json").write_text(json.dumps({**content, **wrong}))
     with pytest.raises(DataError, match=r"index\.json: file is damaged|expected .* of shape"):
+        Index.open(index.path)
+
+
+def test_entries_that_are_computed_for_ever_are_refused(index):
+    (file,) = index.path.rglob("entries.sqlite")
+    (file.parent / "SHA256SUMS").unlink()
+    file.unlink()
+    with closing(sqlite3.connect(file)) as db:
+        endless = (
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT n AS id FROM numbers"
+        )
+        db.execute(f"CREATE VIEW entries AS {endless}")
+    with pytest.raises(DataError, match=r"entries\.sqlite: file is damaged \(no table"):
         Index.open(index.path)
 
 

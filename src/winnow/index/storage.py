@@ -213,7 +213,13 @@ class EntryTable:
         return found  # type: ignore[return-value]
 
     def count(self) -> int:
-        """Return the number of entries."""
+        """Return the number of entries.
+
+        Raises:
+            DataError: If the entries are a view, which may compute for ever.
+        """
+        if self._all("SELECT type FROM sqlite_master WHERE name = 'entries'") != [("table",)]:
+            raise DataError(f"{self._file}: file is damaged (no table of entries). {REBUILD}")
         count: int = self._all("SELECT COUNT(*) FROM entries")[0][0]  # type: ignore[assignment]
         return count
 
