@@ -693,7 +693,11 @@ def main() -> None:
 
 def read_recorded() -> dict[str, Any]:
     """Return the content of the result file."""
-    return dict(json.loads(RESULT.read_text())) if RESULT.is_file() else {"attacks": {}}
+    content: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.is_file() else {"attacks": {}}
+    if "cost" in content and "seconds" not in content["cost"]:  # earlier files have the commit of the cost at the top
+        origin = {key: content[key] for key in ("commit", "command", "machine")}
+        content["cost"] = {"seconds": content["cost"], **origin}
+    return content
 
 
 def is_recorded(name: str, commit: str, scale: float) -> bool:

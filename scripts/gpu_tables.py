@@ -63,7 +63,10 @@ class Table:
 
 CHAPTER_3 = ("--paper", "ccp", "--budget", "fixed", "train.max_steps=2000", "train.eval_steps=100")
 """The fair protocol of [CCP] at a fixed budget, with 20 validations and test evaluations of each run."""
-LOSSES = tuple(f"{loss}{ccp}" for loss in ("c2", "ms", "c1", "triplet") for ccp in ("", "+ccp"))
+NEW_PROXIES = "+ccp,references.max_steps=100"
+"""CCP with new proxies every 100 steps, at a fixed budget."""
+LOSSES = tuple(f"{loss}{ccp}" for loss in ("c2", "c1", "ms", "triplet") for ccp in ("", NEW_PROXIES))
+DISTILLED = ("recipe=best", "recipe=best,distill=1,distill.decay=0.995")
 RECIPES = (
     "recipe=proxy-anchor", "recipe=best", "recipe=potential-field", "recipe=ms+ccp", "recipe=c2+ccp", "recipe=c1+xbm",
     "recipe=c1+xbm+gsp", "recipe=libc+gsp", "recipe=hist-head",
@@ -75,7 +78,11 @@ BENCHMARKS = ("cub200", "cars196")
 
 def _fair_3(name: str, about: str, minutes: float, *words: str) -> Table:
     return Table(
-        name, "fair3-fixed-cub200-resnet50", about, ("protocol", "fair", "cub200", *words, *CHAPTER_3, BF16), minutes
+        name,
+        "fair3-fixed-renewed-cub200-resnet50",
+        about,
+        ("protocol", "fair", "cub200", *words, *CHAPTER_3, BF16),
+        minutes,
     )
 
 
@@ -94,13 +101,15 @@ def _study(name: str, about: str, minutes: float, *words: str) -> Table:
 
 
 TABLES: tuple[Table, ...] = (
-    _fair_3("ccp-first", "gain of CCP for C2 and MS, one run of each fold", 8.5, *LOSSES[:4], "--runs", "1"),
+    _fair_3("ccp-first", "gain of CCP for C2 and C1, one run of each fold", 8.5, *LOSSES[:4], "--runs", "1"),
+    *_each("conventional", "recipes-256", "best at 256 pixels, with and without distillation", 8, *DISTILLED),
     *_each("conventional", "recipes-first", "recipes, one run", 18, *RECIPES, "--runs", "1"),
     _fair_3("ccp-losses", "gain of CCP for all losses, one run of each fold", 8.5, *LOSSES, "--runs", "1"),
     *_each("fair", "gsp", "gain of GSP and ZSR ([Thesis], Tables 5.1 and 5.3)", 45, *GSP, "--budget", "fixed"),
     _fair_3("ccp", "gain of CCP for all losses, all runs ([Thesis], Table 3.1)", 34, *LOSSES),
     *_each("conventional", "recipes", "recipes of their authors, three runs", 36, *RECIPES),
     *_each("conventional", "common", "losses in one common recipe, three runs", 30, *COMMON),
+    _study("localization", "weight of fine-tuned models inside the bounding boxes", 10),
     _study("collage", "poolings on CIFAR Collage with a bound that learns", 40, "--seeds", "0,1,2"),
     _study("mu", "fraction of kept features", 12, "--seeds", "0,1,2"),
     _study("m-eps", "prototypes and sharpness", 60, "--seeds", "0"),

@@ -182,11 +182,11 @@ def read(root: Path, one: Comparison) -> Row:
         found = _read_published(content, one)
     else:
         found = _read_protocol(content, one) if "pairs" in content else _read_runs(content, one)
-    bounds = found.difference.low, found.difference.high
+    low, high = map(_rounded, (found.difference.low, found.difference.high))
     return Row(
         one.key, one.table, one.dataset, one.backbone, one.dim, one.method, one.metric, round(found.value, 4),
         one.against, _rounded(found.baseline), None if found.baseline is None else _rounded(found.difference.mean),
-        *map(_rounded, bounds), found.n, found.planned, found.unit, one.source,
+        low, high, found.n, found.planned, found.unit, one.source,
     )  # fmt: skip
 
 
@@ -209,16 +209,16 @@ def _rounded(value: float | None) -> float | None:
 def _read_protocol(content: dict[str, Any], one: Comparison) -> Measured:
     rows = {row["method"]: row for row in content["rows"]}
     method, baseline = _first(one.names, rows, one.source), _first(one.baseline, rows, one.source)
-    values = [_cell(rows[name], one)["value"] for name in (method, baseline)]
+    value, against = (float(_cell(rows[name], one)["value"]) for name in (method, baseline))
     if one.dim == content["protocol"]["dim"] and (folds := _fold_differences(content, method, baseline, one.metric)):
-        return Measured(*values, estimate(folds), len(folds), content["protocol"]["parts"], "folds")
+        return Measured(value, against, estimate(folds), len(folds), content["protocol"]["parts"], "folds")
     pair = next(
         p for p in content["pairs"]
         if (p["method"], p["against"], p["size"], p["metric"]) == (method, baseline, one.dim, one.metric)
     )  # fmt: skip
     found = pair["difference"]
     difference = Estimate(found["mean"], found["std"], found["low"], found["high"], pair["models"])
-    return Measured(*values, difference, pair["models"], rows[method]["planned"], "models")
+    return Measured(value, against, difference, pair["models"], rows[method]["planned"], "models")
 
 
 def _fold_differences(content: dict[str, Any], method: str, baseline: str, metric: str) -> list[float]:
@@ -357,7 +357,7 @@ def short_table(rows: Sequence[Row], cite: Cite) -> str:
     lines = [
         [row.method, _number(row.value), difference_text(row), count_text(row), cite(row.source)] for row in ranked
     ]
-    lines.insert(sum(row.value > first.baseline_value for row in ranked), gap)
+    lines.insert(sum(row.value > (first.baseline_value or 0.0) for row in ranked), gap)
     return _table(["method", METRIC, "difference from GAP [95% interval]", "n", "source"], 2, lines)
 
 

@@ -89,14 +89,21 @@ class ArrayFile:
         ends = np.flatnonzero(np.diff(unique) > gap) + 1
         for first, last in zip([0, *ends.tolist()], [*ends.tolist(), len(unique)], strict=True):
             if first < last:
-                low = int(unique[first])
-                block = self._read(low, int(unique[last - 1]) + 1)
-                found[first:last] = block[unique[first:last] - low]
+                low, high = int(unique[first]), int(unique[last - 1]) + 1
+                if high - low == last - first:
+                    self._fill(found[first:last], low)
+                else:
+                    found[first:last] = self._read(low, high)[unique[first:last] - low]
         return found[inverse.reshape(wanted.shape)]
 
     def _read(self, start: int, stop: int) -> NDArray[Any]:
         """Read consecutive rows."""
         block = np.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
+        self._fill(block, start)
+        return block
+
+    def _fill(self, block: NDArray[Any], start: int) -> None:
+        """Read as many rows as a contiguous array has."""
         left, offset = block.reshape(-1).view(np.uint8).data, self._offset + start * self._row_bytes
         while left:
             try:
@@ -106,7 +113,6 @@ class ArrayFile:
             if count == 0:
                 raise self._cut_short()
             left, offset = left[count:], offset + count
-        return block
 
     def _read_into(self, buffer: memoryview, offset: int) -> int:
         """Read bytes at an offset, and return how many."""

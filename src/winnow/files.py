@@ -71,8 +71,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file under a temporary name with `write`, then rename it to `path`.
 
     Raises:
-        OutputError: If the disk is full or the location cannot be written to. An earlier file stays as it was.
+        OutputError: If the disk is full or the location cannot be written to. An earlier file stays as it was. A
+            device, FIFO, or socket is never replaced.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():  # renaming would replace /dev/null, if root does it
+        raise OutputError(f"{path}: not a regular file. Choose another location.")
     partial = path.with_name(f".partial-{path.name}")  # same suffix, because some writers depend on it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import typer
@@ -67,7 +68,8 @@ def demo(
     out.print(comparison_rows(result.table))
     echo(f"report: {result.report}")
     echo(f"model:  {result.model}")
-    echo(f"next: winnow index {result.model} emoji -o emoji.index, then winnow serve emoji.index")
+    echo(f"next: winnow index {quote(str(result.model))} emoji -o emoji.index")
+    echo("      winnow serve emoji.index")
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
