@@ -87,8 +87,8 @@ def protocols() -> str:
                 f"**{_finding(marks)}** Dots: paired difference; lines: 95% intervals; n: models.\n{{ .caption }}",
                 "",
             ]
-        lines += [f"Every run with its settings, commit, and machine: `results/protocols/{path.stem}.json`.", ""]
-        folded = re.sub("^#+ (.*)$", r"**\1**", body.strip(), flags=re.MULTILINE)
+        runs = f"Every run with its settings, commit, and machine: `results/protocols/{path.stem}.json`."
+        folded = re.sub("^#+ (.*)$", r"**\1**", f"{runs}\n\n{body.strip()}", flags=re.MULTILINE)
         lines += ['??? abstract "Tables and notes"', "", *(f"    {line}".rstrip() for line in folded.splitlines()), ""]
     return "\n".join(lines)
 

@@ -305,11 +305,20 @@ def test_a_rerun_without_a_setting_is_rejected(make_folder: MakeFolder, tmp_path
 def test_a_reason_that_runs_share_is_printed_once(make_folder: MakeFolder, tmp_path: Path) -> None:
     photos = make_folder(classes=8, images=3, size=16)
     words = ["protocol", "conventional", str(photos), "c2", "ms", "-o", str(tmp_path / "out"), *SMALL]
-    said = CliRunner().invoke(app, [*words, "backbone.weights=nowhere.pth"])
+    (tmp_path / "broken.pth").write_bytes(b"no weights")
+    said = CliRunner().invoke(app, [*words, f"backbone.weights={tmp_path / 'broken.pth'}"])
     failed = [line for line in said.output.splitlines() if line.startswith("failed: ")]
-    assert ["nowhere.pth" in line for line in failed] == [True, *[False] * 5]
+    assert ["broken.pth" in line for line in failed] == [True, *[False] * 5]
     assert all(line.endswith("for the same reason") for line in failed[1:])
     assert "6 runs failed" in str(said.exception)
+
+
+def test_missing_weights_end_a_protocol_before_its_runs(make_folder: MakeFolder, tmp_path: Path) -> None:
+    photos = make_folder(classes=8, images=3, size=16)
+    words = ["protocol", "conventional", str(photos), "c2", "-o", str(tmp_path / "out"), *SMALL]
+    said = CliRunner().invoke(app, [*words, "backbone.weights=nowhere.pth"])
+    assert "nowhere.pth: weight file does not exist" in str(said.exception)
+    assert "failed: " not in said.output
 
 
 def test_the_command_lists_names_and_rejects_wrong_ones(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from winnow.protocols.spec import DATASETS, FAIR
 from winnow.protocols.table import PairedDifference, ProtocolTable, TableRow, read_table
 from winnow.references import REFERENCES
 from winnow.report.claims import Estimate, estimate, verdict
-from winnow.studies.render import read_content
+from winnow.studies.render import read_json
 from winnow.studies.spec import Row
 from winnow.training.config import make_config, read_recorded
 
@@ -78,7 +78,7 @@ def study_rows(folder: Path) -> list[Row]:
     for within in FOLDERS:
         for file in sorted((folder / within).glob("*.json")):
             name = f"{within}/{file.stem}".lstrip("/")
-            for scores, row in _compared(name, read_content(file)):
+            for scores, row in _compared(name, read_json(file)):
                 known = rows.setdefault(scores, row)
                 if known is not row:
                     names = f"{known['numbers']}, {name}"

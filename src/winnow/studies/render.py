@@ -35,17 +35,26 @@ def write_report(report: StudyReport, folder: Path) -> list[Path]:
     return list(paths.values())
 
 
+def read_json(file: Path) -> Any:
+    """Read a JSON file that may be the result of a study.
+
+    Raises:
+        DataError: If the file does not match its checksum, or is no JSON.
+    """
+    check_listed(file, error=DataError, remedy="Restore it, or run the study again.")
+    try:
+        return parse_json(read_text(file))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: expected the result of a study ({error}). Choose another file.") from None
+
+
 def read_content(file: Path) -> dict[str, Any]:
     """Read the JSON file of a study.
 
     Raises:
         DataError: If the file does not match its checksum, or is no result of a study.
     """
-    check_listed(file, error=DataError, remedy="Restore it, or run the study again.")
-    try:
-        content = parse_json(read_text(file))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: expected the result of a study ({error}). Choose another file.") from None
+    content = read_json(file)
     if not isinstance(content, dict):
         raise DataError(f"{file}: expected the result of a study, got a {type(content).__name__}. Choose another file.")
     return content

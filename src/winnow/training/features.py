@@ -306,12 +306,17 @@ class DiskFeatures:
     @property
     def nbytes(self) -> int:
         """Bytes of all maps."""
-        return len(self) * self.chunks[0].nbytes // len(self.chunks[0]) if len(self) else 0
+        return len(self) * self._sample.nbytes // len(self._sample) if len(self) else 0
+
+    @property
+    def _sample(self) -> ArrayFile:
+        """A file of these maps; other files of the store may hold maps of another shape."""
+        return self.chunks[int(self.locations[0, 0])]
 
     def take(self, rows: Tensor) -> Tensor:
         """Return selected maps (B, ...) in RAM."""
         locations = self.locations[rows.numpy()]
-        found = torch.empty(len(rows), *self.chunks[0].shape[1:])
+        found = torch.empty(len(rows), *self._sample.shape[1:])
         for chunk in np.unique(locations[:, 0]):
             own = np.flatnonzero(locations[:, 0] == chunk)
             found[torch.from_numpy(own)] = torch.from_numpy(self.chunks[chunk][locations[own, 1]])
