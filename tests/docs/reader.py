@@ -7,6 +7,7 @@ provided when it first names them (`Belongings`).
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import shutil
@@ -291,3 +292,13 @@ def in_small(patch: pytest.MonkeyPatch) -> None:
     for module in (winnow.demo, winnow.training.build, winnow.training.run, winnow.data.emoji):
         patch.setattr(module, "load_emoji", small_emoji)
     patch.setattr(winnow.serve.app, "serve", request_page_and_search)
+
+
+def load_hook(name: str) -> Any:
+    """Import a module of docs/hooks, which import each other by their names."""
+    folder = str(Path(__file__).resolve().parents[2] / "docs/hooks")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.docs.reader import load_hook
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDE = [["method", "MAP@R &amp; n", "difference", "source"], ["GSP, a frozen network", "30.2", "<b>+28.4</b>", "demo"],
@@ -16,12 +17,7 @@ WIDE = [["method", "MAP@R &amp; n", "difference", "source"], ["GSP, a frozen net
 
 @pytest.fixture(scope="module")
 def hook() -> Any:
-    sys.path.insert(0, str(ROOT / "docs/hooks"))
-    try:
-        import cards
-    finally:
-        sys.path.remove(str(ROOT / "docs/hooks"))
-    return cards
+    return load_hook("cards")
 
 
 def table(lines: list[list[str]]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.docs.reader import load_hook
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def charts() -> Any:
-    sys.path.insert(0, str(ROOT / "docs/hooks"))
-    try:
-        import charts
-    finally:
-        sys.path.remove(str(ROOT / "docs/hooks"))
-    return charts
+    return load_hook("charts")
 
 
 def positions(html: str, kind: str) -> list[float]:
